@@ -1,0 +1,170 @@
+/*
+ * Ranvier data: configuration, readers, the batch loader, model files, run folders. The only place
+ * that touches files. Own HDF5 files are read and written by h5.c alone; every file that must
+ * survive a crash goes through commit.c (temporary, fsync, rename, fsync of the folder).
+ */
+#ifndef RV_DATA_H
+#define RV_DATA_H
+
+#include "kernels/kernels.h"
+#include "snn/snn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- configuration ---------------------------------------------------------------------- */
+/* YAML as a small tree that keeps line and column (1-based). Owned by its root. */
+typedef enum rv_node_kind { RV_NODE_SCALAR, RV_NODE_LIST, RV_NODE_MAP } rv_node_kind;
+typedef struct rv_node {
+    rv_node_kind kind;
+    char *key;   /* in a map; else NULL */
+    char *text;  /* scalar */
+    bool quoted; /* scalar was quoted: always text */
+    bool used;   /* read by the configuration */
+    rv_where where;
+    int count;
+    struct rv_node **items;
+} rv_node;
+/* Parse a file or text. RV_INPUT missing, RV_CONFIG malformed (place given), aliases and tags
+ * refused, 1 MiB and depth 32 at most. *out owned by the caller. */
+RV_CHECKED rv_status rv_tree_load(const char *path, rv_node **out);
+RV_CHECKED rv_status rv_tree_parse(const char *text, size_t size, const char *name, rv_node **out);
+void rv_tree_free(rv_node *root);
+/* `path.to.key=value`; list entries by their `name`. Creates missing maps. RV_USAGE. */
+RV_CHECKED rv_status rv_tree_set(rv_node *root, const char *assignment);
+rv_node *rv_tree_get(const rv_node *map, const char *key); /* NULL: absent; marks it used */
+
+typedef struct rv_reader_row rv_reader_row; /* data/reader.h; begins with an rv_row */
+typedef struct rv_data_desc {
+    const rv_row *reader; /* of rv_reader_table() */
+    void *options;        /* the reader's own */
+    double validation;    /* share held out of train, chosen by seed */
+    double mean, std;     /* normalize: (x/255 - mean)/std for bytes */
+    rv_where where;
+} rv_data_desc;
+
+typedef struct rv_config {
+    uint64_t seed;
+    char *preset;
+    rv_shape input; /* rank 0: not given */
+    rv_data_desc data;
+    rv_choice encode;
+    int steps;
+    rv_net_desc net; /* input, input_* are filled by rv_config_bind */
+    rv_loss_desc loss;
+    rv_train_desc train;
+    int stages; /* pipeline.stages; 1 until a pipeline exists */
+    char *schedule;
+    int64_t checkpoint_steps; /* 0 = only at the end of an epoch */
+    double checkpoint_seconds;
+    char *device;
+    rv_node *tree; /* as resolved: every default written out */
+    char *path;
+    struct rv_pool_memory *memory; /* all strings, options, vectors */
+} rv_config;
+/* Load, apply `sets`, check against the tables. RV_CONFIG: unknown key with the nearest, wrong
+ * type, out of range; RV_INPUT: no file. */
+RV_CHECKED rv_status rv_config_load(const char *path, const char *const *sets, int set_count,
+                                    rv_config **out);
+RV_CHECKED rv_status rv_config_parse(const char *text, size_t size, const char *name,
+                                     rv_config **out);
+void rv_config_free(rv_config *config);
+/* The resolved file: YAML that survives PyYAML safe_load unchanged. *text: rv_free. */
+RV_CHECKED rv_status rv_config_text(const rv_config *config, char **text);
+/* Give the network its input from the source and the encoder; `input` must agree (78). */
+RV_CHECKED rv_status rv_config_bind(rv_config *config, const rv_source *source);
+/* SHA-256-free digest of what resume depends on (README, "Run folder"): 64-bit FNV-1a, hex. */
+void rv_config_digest(const rv_config *config, char hex[17]);
+
+/* One row per configuration key, for `list keys` and the README. */
+typedef struct rv_key_row {
+    const char *path, *type, *initial, *sentence;
+} rv_key_row;
+const rv_key_row *rv_config_keys(int *count);
+
+/* ---- readers and loader ----------------------------------------------------------------- */
+typedef enum rv_split { RV_SPLIT_TRAIN, RV_SPLIT_VALIDATION, RV_SPLIT_TEST, RV_SPLITS } rv_split;
+const char *rv_split_name(rv_split split);
+const rv_table *rv_reader_table(void);
+/* Open the reader; training and validation share one source split by seed. RV_INPUT missing file,
+ * RV_DATA damaged (path and what), RV_CONFIG when labels or counts do not fit. count 0: absent. */
+RV_CHECKED rv_status rv_data_open(const rv_config *config, rv_split split, rv_source *out);
+
+/* Batches of an epoch in shuffled (keyed by seed and epoch) or file order; a thread of its own
+ * prepares the next one. next blocks until it is ready; *out is NULL at the end of the epoch. */
+typedef struct rv_loader rv_loader;
+RV_CHECKED rv_status rv_loader_create(const rv_source *source, int batch, uint64_t seed,
+                                      bool shuffle, rv_loader **out);
+void rv_loader_destroy(rv_loader *loader);
+RV_CHECKED rv_status rv_loader_start(rv_loader *loader, uint32_t epoch, int64_t first_batch);
+RV_CHECKED rv_status rv_loader_next(rv_loader *loader, const rv_batch **out);
+/* Fill a batch with the first `count` samples in file order (form choice). */
+RV_CHECKED rv_status rv_loader_first(rv_loader *loader, int count, const rv_batch **out);
+
+/* ---- files that last -------------------------------------------------------------------- */
+/* Write bytes to `path` so that a crash leaves the old or the new file, never a mixture:
+ * path.tmp, full write, fsync, (path -> previous when given), rename, fsync of the folder.
+ * RV_CREATE cannot open, RV_IO with path, bytes needed and free. */
+RV_CHECKED rv_status rv_commit(const char *path, const char *previous, const void *bytes,
+                               size_t size);
+RV_CHECKED rv_status rv_read_file(const char *path, size_t limit, char **out, size_t *size);
+
+typedef struct rv_progress { /* where training stands, saved and restored */
+    int64_t step, epoch, batch_in_epoch;
+    double best_validation;
+    int64_t best_epoch;
+} rv_progress;
+/* A model or checkpoint file. optimizer may be NULL. previous: keep the old file under that name.
+ */
+typedef struct rv_model_save {
+    const rv_net *net;
+    const float *block;
+    const rv_optimizer *optimizer;
+    const rv_progress *progress;
+    const char *config_text;
+    const char *isa;
+} rv_model_save;
+RV_CHECKED rv_status rv_model_write(const char *path, const char *previous,
+                                    const rv_model_save *model);
+/* Opened model: its configuration text and tensors. RV_INPUT, RV_DATA (what and where). */
+typedef struct rv_model rv_model;
+RV_CHECKED rv_status rv_model_open(const char *path, rv_model **out);
+void rv_model_close(rv_model *model);
+const char *rv_model_config(const rv_model *model);
+RV_CHECKED rv_status rv_model_load(const rv_model *model, const rv_net *net, float *block,
+                                   rv_optimizer *optimizer, rv_progress *progress);
+/* Read every byte and verify every checksum. */
+RV_CHECKED rv_status rv_model_check(const char *path);
+typedef struct rv_model_tensor {
+    char name[RV_NAME_MAX + 32];
+    int rank, dim[4];
+} rv_model_tensor;
+int rv_model_tensors(const rv_model *model, const rv_model_tensor **out);
+bool rv_h5_available(void); /* false in a build with HDF5=0 */
+
+/* ---- run folder ------------------------------------------------------------------------- */
+typedef struct rv_run rv_run;
+typedef struct rv_run_info { /* goes to run.json */
+    const char *version, *isa, *schedule, *digest;
+    uint64_t seed;
+    int threads;
+    const rv_net *net; /* forms by layer */
+} rv_run_info;
+/* Create the folder: `path`, or runs/<stem> and the next free -2, -3. RV_CREATE when `path` exists
+ * and holds a run, or cannot be written. Writes config.yaml and run.json. */
+RV_CHECKED rv_status rv_run_create(const char *path, const char *stem, const rv_config *config,
+                                   const rv_run_info *info, rv_run **out);
+const char *rv_run_path(const rv_run *run);
+/* path/name into buffer of the run; valid until the next call. */
+const char *rv_run_file(rv_run *run, const char *name);
+/* Append one line of JSON (no newline in it) to metrics.jsonl. */
+RV_CHECKED rv_status rv_run_metric(rv_run *run, const char *json);
+/* Rewrite run.json with a new status: running, complete, checkpointed, failed. */
+RV_CHECKED rv_status rv_run_status(rv_run *run, const char *status);
+void rv_run_destroy(rv_run *run);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,297 @@
+/*
+ * Ranvier kernels: the arithmetic of one device. A device is {ops, ctx}; every op works on ONE
+ * WHOLE CHUNK of one micro-batch and takes a queue first (CPU: NULL, the op runs before it
+ * returns; CUDA: it is put in stream order and does not block). Ops never allocate on the heap
+ * after the first item: scratch comes from the stage's arena. Pointers are device memory unless
+ * said otherwise. Nothing here knows of layers, files or stages.
+ *
+ * Order of axes: time, sample, unit. Units in PyTorch's flatten order (channel, row, column).
+ * Sums are added in a fixed order (see each op), so bits do not depend on chunks or threads.
+ */
+#ifndef RV_KERNELS_H
+#define RV_KERNELS_H
+
+#include "kernels/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- views ------------------------------------------------------------------------------ */
+/* Spikes: bits [T][B][rv_words(n)], bit u%32 of word u/32; bits past n are 0. stride_t is in
+ * words (B*rv_words(n) when dense; 0 = one frame held for all T). Borrowed memory. */
+typedef struct rv_spikes {
+    uint32_t *bits; /* NULL: absent */
+    int T, B, n;
+    size_t stride_t;
+} rv_spikes;
+
+/* Values: float32 [T][B][ld], ld >= n the distance of rows, a multiple of RV_LANES in all our own
+ * buffers with zero padding. stride_t in floats; 0 = one frame held for all T (a static input). */
+typedef struct rv_values {
+    float *data; /* NULL: absent */
+    int T, B, n, ld;
+    size_t stride_t;
+} rv_values;
+
+/* What flows between layers: bits or values, never both. */
+typedef struct rv_signal {
+    rv_spikes spikes;
+    rv_values values;
+} rv_signal;
+
+static inline rv_spikes rv_spikes_of(uint32_t *bits, int T, int B, int n) {
+    return (rv_spikes){bits, T, B, n, (size_t)B * (size_t)rv_words(n)};
+}
+static inline rv_values rv_values_of(float *data, int T, int B, int n) {
+    int ld = rv_round_up(n, RV_LANES);
+    return (rv_values){data, T, B, n, ld, (size_t)B * (size_t)ld};
+}
+
+typedef struct rv_queue rv_queue; /* a stream; opaque, owned by the device */
+typedef struct rv_event rv_event; /* a point in a queue */
+
+/* ---- linear maps ------------------------------------------------------------------------ */
+/* How a product is computed; fixed before the first step (README, "Same bits"). */
+#define RV_FORM_LIST(X)                                                                            \
+    X(AUTO, "auto")   /* decide by the measured rates */                                           \
+    X(EVENT, "event") /* add weight rows of the active inputs; spikes only */                      \
+    X(DENSE, "dense") /* matrix product */
+#define RV_FORM_ENUM(name, text) RV_FORM_##name,
+typedef enum rv_form { RV_FORM_LIST(RV_FORM_ENUM) RV_FORMS } rv_form;
+#undef RV_FORM_ENUM
+
+/* A linear map's weights of one version. weight [in][ld], ld = out rounded up to RV_LANES, padding
+ * zero. bias [ld] or NULL. `packed`: derived form made by map_pack, or NULL. */
+typedef struct rv_map {
+    int in, out, ld;
+    rv_form form;
+    const float *weight, *bias;
+    void *packed;
+} rv_map;
+
+/* ---- neurons ---------------------------------------------------------------------------- */
+/* Per-unit parameters of a neuron layer, each an array [ld] (scalars are broadcast by the owner of
+ * the weight version). Equations: neuron.h. */
+#define RV_NEURON_PARAM_LIST(X)                                                                    \
+    X(ALPHA, alpha)     /* decay of the synaptic current per step */                               \
+    X(BETA, beta)       /* decay of the membrane per step */                                       \
+    X(GAIN, gain)       /* factor of the current */                                                \
+    X(LEAK, v_leak)     /* resting membrane */                                                     \
+    X(THETA, threshold) /* threshold */                                                            \
+    X(RESET, v_reset)   /* membrane after a spike (reset value) */                                 \
+    X(RHO, rho)         /* decay of the adaptation */                                              \
+    X(KAPPA, kappa)     /* threshold rise per unit of adaptation */
+#define RV_NEURON_PARAM_ENUM(name, text) RV_P_##name,
+typedef enum rv_neuron_param {
+    RV_NEURON_PARAM_LIST(RV_NEURON_PARAM_ENUM) RV_P_COUNT
+} rv_neuron_param;
+#undef RV_NEURON_PARAM_ENUM
+
+typedef enum rv_reset { RV_RESET_SUBTRACT, RV_RESET_ZERO, RV_RESET_VALUE, RV_RESET_NONE } rv_reset;
+#define RV_RESET_NAMES "subtract|zero|value|none"
+
+#define RV_SURROGATE_PARAMS 4
+typedef struct rv_surrogate { /* row of surrogate.h and its parameters */
+    int kind;
+    float p[RV_SURROGATE_PARAMS];
+} rv_surrogate;
+
+/* What is constant for a layer: chosen once, so loops are specialised on it. */
+typedef struct rv_neuron {
+    int kind; /* row of neuron.h */
+    rv_reset reset;
+    bool strict;            /* spike where h > theta; false: h >= theta */
+    bool detach_reset;      /* s in the reset carries no gradient */
+    bool detach_adaptation; /* s in the adaptation carries no gradient */
+    bool gain_tied;         /* gain = 1 - beta, whatever RV_P_GAIN holds; beta takes its gradient */
+    bool reset_over_beta;   /* subtract theta/beta: a reset one step later that does not decay */
+    rv_surrogate surrogate;
+    unsigned learn; /* bit p set: the gradient of parameter p is wanted */
+} rv_neuron;
+
+enum { RV_KEEP_I = 1, RV_KEEP_A = 2 }; /* tape planes besides h */
+/* Which planes (RV_KEEP_*) this neuron's adjoint reads, and whether it emits spikes at all. */
+unsigned rv_neuron_keeps(const rv_neuron *neuron);
+bool rv_neuron_spikes(const rv_neuron *neuron);
+
+/* State of a neuron layer at a chunk border: planes [B][ld] (NULL where the kind has none) and
+ * the last spikes [B][rv_words(n)] (recurrent or adaptive). The adjoint twin holds in v, i, a the
+ * adjoints of those, and in `last` nothing; `x` [B][ld] carries the adjoint of the current of the
+ * step after the border (recurrent). All zero = at rest (v starts at 0). */
+typedef struct rv_neuron_state {
+    float *v, *i, *a, *x;
+    uint32_t *last;
+} rv_neuron_state;
+
+typedef struct rv_neuron_forward {
+    const rv_neuron *neuron;
+    int T, B, n, ld;
+    const float *param[RV_P_COUNT]; /* each [ld] */
+    rv_values x;                    /* in: input current; may be held; may be h itself */
+    rv_values h, i, a;              /* out: tape planes [T][B][ld]; i and a NULL unless kept */
+    rv_spikes s;                    /* out; bits NULL for neurons that do not spike */
+    const rv_map *recurrent;        /* x[t] += recurrent(s[t-1]), inside the time loop; or NULL */
+    const uint32_t *starts; /* [T][rv_words(B)] bit b: sample b restarts before step t; or NULL */
+    rv_neuron_state state;  /* in: before the chunk; out: after it */
+} rv_neuron_forward;
+
+typedef struct rv_neuron_backward {
+    const rv_neuron *neuron;
+    int T, B, n, ld;
+    const float *param[RV_P_COUNT];
+    rv_values h, i, a; /* tape planes; h is overwritten by the adjoint of x */
+    rv_values gs;      /* adjoint of the spikes, or data NULL */
+    rv_values gv, gh;  /* adjoint of v[t] (after reset) and of h[t], or data NULL; may be held */
+    rv_spikes s;       /* the spikes (recurrent weight gradient reads them in W) */
+    const rv_map *recurrent;
+    const uint32_t *starts;
+    rv_neuron_state before;  /* state at the chunk's start, as forward found it */
+    rv_neuron_state adjoint; /* in: adjoint at the chunk's end; out: at its start */
+    float
+        *grad[RV_P_COUNT]; /* += per-unit sums [ld] where `learn` asks, t descending, b ascending */
+    rv_values held; /* data not NULL: += sum over t (descending) of the adjoint of x [B][ld] */
+} rv_neuron_backward;
+
+/* ---- losses ----------------------------------------------------------------------------- */
+/* What a loss reads of the output over time; per-sample sums live in `state`. */
+typedef enum rv_readout {
+    RV_READ_SPIKE_COUNT,
+    RV_READ_SPIKE_RATE,
+    RV_READ_FIRST_SPIKE,
+    RV_READ_MEMBRANE_MAX,
+    RV_READ_MEMBRANE_MEAN,
+    RV_READ_MEMBRANE_LAST,
+    RV_READ_EVERY_STEP,
+} rv_readout;
+#define RV_READOUT_NAMES                                                                           \
+    "spike_count|spike_rate|first_spike|membrane_max|membrane_mean|membrane_last|every_step"
+
+/* ---- optimisers ------------------------------------------------------------------------- */
+typedef enum rv_limit { RV_LIMIT_NONE, RV_LIMIT_UNIT, RV_LIMIT_POSITIVE } rv_limit; /* 0..1, > 0 */
+
+/* One tensor's update, applied to n floats starting at the given pointers. Elementwise, fmaf. */
+typedef struct rv_optim_update {
+    int kind; /* row of snn's optimiser table */
+    size_t n;
+    float *weight; /* in and out */
+    const float *grad;
+    float *slot[3]; /* optimiser state blocks (m, v, ...), NULL where unused */
+    float scale;    /* the gradient is multiplied by it first (clipping; 1 = none) */
+    double rate, decay, momentum, dampening, beta1, beta2, epsilon, alpha;
+    bool nesterov, decoupled, centered;
+    int64_t step; /* updates made before this one */
+    rv_limit limit;
+} rv_optim_update;
+
+/* ---- ops -------------------------------------------------------------------------------- */
+typedef struct rv_ctx rv_ctx; /* a device's own data */
+
+typedef struct rv_ops {
+    uint32_t abi, struct_size;
+    const char *name; /* "cpu" */
+
+    void (*close)(rv_ctx *ctx);
+    /* Memory of the device, 64-byte aligned, zeroed. copy: kind is told by host flags. */
+    rv_status (*alloc)(rv_ctx *ctx, size_t bytes, const char *what, void **out);
+    void (*free)(rv_ctx *ctx, void *memory);
+    rv_status (*copy)(rv_ctx *ctx, rv_queue *queue, void *to, bool to_host, const void *from,
+                      bool from_host, size_t bytes);
+    rv_status (*zero)(rv_ctx *ctx, rv_queue *queue, void *memory, size_t bytes);
+    /* Queues: NULL is a valid queue of the CPU. sync blocks until all put in is done. */
+    rv_status (*queue_create)(rv_ctx *ctx, rv_queue **out);
+    void (*queue_destroy)(rv_ctx *ctx, rv_queue *queue);
+    rv_status (*queue_record)(rv_ctx *ctx, rv_queue *queue, rv_event **event);
+    rv_status (*queue_wait)(rv_ctx *ctx, rv_queue *queue, rv_event *event);
+    rv_status (*queue_sync)(rv_ctx *ctx, rv_queue *queue);
+
+    /* Derived form of a map's weights for its form, batch rows at most `rows` (0: unknown). Made
+     * once per weight version: *packed is created when NULL, else rebuilt in place. */
+    rv_status (*map_pack)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, int rows, void **packed);
+    void (*map_unpack)(rv_ctx *ctx, void *packed);
+
+    /* y[t][b][:] = bias + sum over inputs ascending of x * weight row. y.T = x.T, or 1 when x is
+     * held (then y is held too). Event form: x.spikes; dense: either. */
+    rv_status (*map_forward)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, const rv_signal *x,
+                             rv_values y, rv_arena *arena);
+    /* Fused map and neuron, event form: the current never goes to memory. May be NULL. n->x is
+     * ignored. Bits equal those of map_forward followed by neuron_forward. */
+    rv_status (*map_neuron_forward)(rv_ctx *ctx, rv_queue *queue, const rv_map *map,
+                                    const rv_signal *x, const rv_neuron_forward *n,
+                                    rv_arena *arena);
+    /* gx[t][b][in] (+)= g[t][b][:] . weight row; add: onto what is there. */
+    rv_status (*map_backward)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, rv_values g,
+                              rv_values gx, bool add, rv_arena *arena);
+    /* gw[in][ld] += sum over t descending, b ascending of x * g; gb[ld] += sum of g (NULL: no
+     * bias). Held x: g must be held too (the time-sum). Event: active entries only. */
+    rv_status (*map_weight)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, const rv_signal *x,
+                            rv_values g, float *gw, float *gb, rv_arena *arena);
+
+    rv_status (*neuron_forward)(rv_ctx *ctx, rv_queue *queue, const rv_neuron_forward *n,
+                                rv_arena *arena);
+    rv_status (*neuron_backward)(rv_ctx *ctx, rv_queue *queue, const rv_neuron_backward *n,
+                                 rv_arena *arena);
+
+    rv_status (*optim_update)(rv_ctx *ctx, rv_queue *queue, const rv_optim_update *u);
+    /* *sum = sum of squares of n floats in double, blocks of 256 in index order (host memory). */
+    rv_status (*norm2)(rv_ctx *ctx, rv_queue *queue, const float *x, size_t n, double *sum);
+
+    /* Rate encoder: bit u of sample b at step t0+t is set where uniform < frame[b][u], uniform
+     * from rv_random4(seed, RV_FOR_ENCODE, 0, epoch, sample[b], t0+t, u/4). */
+    rv_status (*encode_rate)(rv_ctx *ctx, rv_queue *queue, rv_values frame, const uint64_t *sample,
+                             uint64_t seed, uint32_t epoch, int t0, rv_spikes out);
+    /* counts[b] += spikes of sample b over the chunk (b < B), for rates and metrics; host int64. */
+    rv_status (*count_spikes)(rv_ctx *ctx, rv_queue *queue, rv_spikes s, int64_t *counts);
+} rv_ops;
+
+typedef struct rv_device {
+    const rv_ops *ops;
+    rv_ctx *ctx;
+    int index;
+} rv_device;
+
+/* ---- devices ---------------------------------------------------------------------------- */
+/* Instruction sets of the CPU, ascending. AUTO picks the best this processor has. */
+#define RV_ISA_LIST(X)                                                                             \
+    X(AUTO, "auto") X(BASELINE, "baseline") X(AVX2, "avx2") X(AVX512, "avx512") X(AMX, "amx")
+#define RV_ISA_ENUM(name, text) RV_ISA_##name,
+typedef enum rv_isa { RV_ISA_LIST(RV_ISA_ENUM) RV_ISAS } rv_isa;
+#undef RV_ISA_ENUM
+#define RV_ISA_NAMES "auto|baseline|avx2|avx512|amx"
+const char *rv_isa_name(rv_isa isa);
+rv_isa rv_isa_best(void); /* of this processor; never AUTO */
+
+/* Open a device: "cpu". threads >= 1: pool size of the CPU. isa: AUTO or at most rv_isa_best
+ * (else RV_CONFIG). RV_CONFIG for an unknown name, RV_RESOURCE when it is not there. */
+RV_CHECKED rv_status rv_device_open(const char *name, rv_isa isa, int threads, rv_device *out);
+void rv_device_close(rv_device *device);
+rv_isa rv_device_isa(const rv_device *device);
+
+/* Rows of neuron.h and surrogate.h, for configuration and `list`. */
+const rv_table *rv_surrogate_table(void); /* options: float p[RV_SURROGATE_PARAMS] as double */
+const rv_table *rv_neuron_table(void);    /* options: rv_neuron_options */
+typedef struct rv_surrogate_options {
+    double p[RV_SURROGATE_PARAMS];
+} rv_surrogate_options;
+/* Derivative and its argument's type are in surrogate.h; this one is for tests and `list`. */
+double rv_surrogate_value(const rv_surrogate *surrogate, double u);
+
+/* Options of every neuron layer (a row's specs list those it has). `tau`/`decay` are another way
+ * to say beta and alpha: decay euler 1-1/tau, exp exp(-1/tau), shift 1-2^-tau. NAN = not given. */
+typedef struct rv_neuron_options {
+    rv_reals alpha, beta, gain, v_leak, threshold, v_reset, rho, kappa;
+    rv_reals tau, tau_syn;
+    int decay;   /* euler|exp|shift */
+    int reset;   /* RV_RESET_NAMES */
+    int compare; /* ge|gt */
+    bool detach_reset, detach_adaptation, recurrent;
+    int input;       /* gain|one_minus_beta: the second ties gain to 1 - beta */
+    int reset_delay; /* same|next: next = subtract theta/beta */
+    rv_choice surrogate;
+    char *learn; /* names of learnable parameters, space-separated, or NULL */
+} rv_neuron_options;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,332 @@
+/*
+ * Ranvier networks: description and check, flat parameters, state, tape, forward (F), backward (B)
+ * and weight gradient (W) of a range of layers over one chunk of time, losses, optimisers,
+ * encoders, initialisation, and the plain serial trainer that every pipeline must equal.
+ *
+ * Knows kernels/ only: no files, no stages, no threads of its own. A description is borrowed for
+ * the life of what is made from it. Steps count time; chunk c of C covers [c*T/C, (c+1)*T/C).
+ */
+#ifndef RV_SNN_H
+#define RV_SNN_H
+
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RV_NAME_MAX 64
+#define RV_MAX_INPUTS 8 /* layers one add or concat may take */
+
+/* Units as rank 1 [units], or rank 3 [channels, height, width]. */
+typedef struct rv_shape {
+    int rank, dim[3];
+} rv_shape;
+int rv_shape_units(rv_shape shape);
+bool rv_shape_equal(rv_shape a, rv_shape b);
+const char *rv_shape_text(rv_shape shape, char buffer[48]); /* "[1, 28, 28]"; returns buffer */
+
+/* ---- a batch ---------------------------------------------------------------------------- */
+/* Raw samples as a source gives them, before encoding. All memory is the loader's, valid until
+ * it is asked for the batch after the next. */
+typedef struct rv_batch {
+    int B;                /* samples in it; the last of an epoch may be ragged */
+    rv_signal input;      /* values with stride_t 0: one frame; else values or bits of all T */
+    const int32_t *label; /* [B] class index, or NULL */
+    const float *target;  /* [B][target_width] or [T][B][target_width], or NULL */
+    int target_width;
+    bool target_per_step;
+    const int32_t *length;  /* [B] steps that count, or NULL: all T */
+    const uint32_t *starts; /* [T][rv_words(B)], or NULL */
+    const uint64_t *sample; /* [B] index in the data set: keys of all random numbers */
+    uint32_t epoch;
+} rv_batch;
+
+/* Where samples come from: implemented by data/ and tests. */
+typedef struct rv_source {
+    void *self;
+    int64_t count; /* samples */
+    rv_shape shape;
+    int classes; /* 0: float targets */
+    int steps;   /* time steps of its frames or bits; 0: static frames */
+    bool spikes; /* gives bits */
+    /* Fill rows 0..count-1 of `batch` (memory prepared by the caller, shapes set). Thread-safe.
+     * RV_DATA, RV_IO. */
+    rv_status (*read)(void *self, const uint64_t *index, int count, uint32_t epoch,
+                      rv_batch *batch);
+    void (*close)(void *self);
+} rv_source;
+
+/* ---- description ------------------------------------------------------------------------ */
+typedef struct rv_layer_row rv_layer_row; /* snn/layer.h; begins with an rv_row */
+
+typedef struct rv_layer_desc {
+    char name[RV_NAME_MAX];
+    const rv_row *row;               /* of rv_layer_table() or rv_neuron_table() */
+    void *options;                   /* of the row's options_size; neuron rows: rv_neuron_options */
+    const char *from[RV_MAX_INPUTS]; /* names; from_count 0 = the layer before */
+    int from_count;
+    bool trainable;
+    rv_form form;          /* AUTO: by the measured rates */
+    rv_choice init;        /* row NULL: default (pytorch) */
+    rv_choice regularizer; /* row NULL: none */
+    rv_where where;        /* for messages */
+} rv_layer_desc;
+
+typedef struct rv_net_desc {
+    rv_shape input;
+    bool input_spikes; /* the encoder gives bits */
+    bool input_held;   /* the encoder gives one frame for all steps */
+    int steps;         /* T */
+    uint64_t seed;
+    int layer_count;
+    rv_layer_desc *layers;
+} rv_net_desc;
+
+typedef struct rv_loss_desc {
+    rv_choice loss; /* row of rv_loss_table() */
+    rv_readout readout;
+    int population; /* outputs per class, 1 = plain */
+    int classes;    /* 0: float targets */
+    double label_smoothing;
+    rv_reals class_weights; /* count 0: none */
+    rv_where where;
+} rv_loss_desc;
+
+typedef struct rv_group_desc { /* parameter group: tensors whose name matches the pattern */
+    char *pattern;             /* fnmatch on "layer.tensor" */
+    double lr, weight_decay;   /* NAN: the optimiser's */
+} rv_group_desc;
+
+typedef struct rv_train_desc {
+    int64_t epochs, max_steps; /* max_steps 0 = off */
+    int batch, micro_batches, chunks;
+    rv_choice optimizer; /* rv_optimizer_table() */
+    rv_choice schedule;  /* rv_schedule_table() */
+    double clip_norm;    /* 0 = off */
+    int group_count;
+    rv_group_desc *groups;
+} rv_train_desc;
+
+/* Tables for configuration and `list`. */
+const rv_table *rv_layer_table(void); /* maps, pools, joins, ... (neurons: rv_neuron_table) */
+const rv_table *rv_loss_table(void);
+const rv_table *rv_optimizer_table(void);
+const rv_table *rv_schedule_table(void);
+const rv_table *rv_encoder_table(void);
+const rv_table *rv_init_table(void);
+const rv_table *rv_regularizer_table(void);
+
+/* ---- network ---------------------------------------------------------------------------- */
+/* How a tensor lies in memory and in files. */
+typedef enum rv_layout {
+    RV_LAYOUT_FLAT,   /* as in files */
+    RV_LAYOUT_LINEAR, /* memory [in][ld], file [out][in] */
+} rv_layout;
+
+typedef struct rv_tensor {
+    char name[RV_NAME_MAX + 32]; /* "hidden.weight" */
+    const char *local;           /* "weight", "bias", "beta", ... */
+    int layer;
+    size_t offset, count; /* floats in the block, padding included; offset a multiple of 16 */
+    int rank, dim[4];     /* file shape, PyTorch's axes */
+    rv_layout layout;
+    int ld;               /* LINEAR: distance of rows */
+    rv_limit limit;       /* applied in U */
+    bool trained, buffer; /* trained: in [0, n_trained); buffer: running statistics */
+} rv_tensor;
+
+typedef struct rv_layer rv_layer; /* snn/layer.h */
+
+typedef struct rv_net {
+    const rv_net_desc *desc;
+    int layer_count;
+    rv_layer *layers; /* topological order = the order of the description */
+    int tensor_count;
+    rv_tensor *tensors;      /* trained first, then frozen, then buffers */
+    size_t n_trained, n_all; /* floats of the parameter block */
+    int block_count;         /* maps with what follows; automatic cuts lie between blocks */
+    int *block_first;        /* first layer of each block */
+    rv_shape output;
+    bool output_spikes; /* the last layer gives bits (else values; its h is read as membrane) */
+} rv_net;
+
+/* Check a description and lay it out. RV_CONFIG with line and column for shapes that do not fit
+ * (both layers and shapes named), unknown `from`, cycles, names used twice, bad parameters. */
+RV_CHECKED rv_status rv_net_create(const rv_net_desc *desc, rv_net **out);
+void rv_net_destroy(rv_net *net);
+int rv_net_layer_find(const rv_net *net, const char *name); /* -1: none */
+const char *rv_net_layer_name(const rv_net *net, int layer);
+rv_shape rv_net_layer_shape(const rv_net *net, int layer);
+bool rv_net_layer_spikes(const rv_net *net, int layer);  /* a neuron layer that emits spikes */
+rv_form rv_net_layer_form(const rv_net *net, int layer); /* AUTO for layers without a product */
+/* Synaptic targets of one spike of each input unit of a map, summed: for synaptic operations. */
+const rv_tensor *rv_net_tensor_find(const rv_net *net, const char *name); /* NULL: none */
+/* "neurons: subtract, same step, >=, input x1, reset detached": what runs, one line. */
+void rv_net_describe(const rv_net *net, char *buffer, size_t size);
+
+/* Between the block's memory and a file's order; `file` holds the product of dim floats. */
+size_t rv_tensor_elements(const rv_tensor *tensor);
+void rv_tensor_export(const rv_tensor *tensor, const float *block, float *file);
+void rv_tensor_import(const rv_tensor *tensor, const float *file, float *block);
+
+/* ---- parameters and versions ------------------------------------------------------------ */
+/* A parameter block is n_all floats; gradients and optimiser slots are n_trained floats. */
+RV_CHECKED rv_status rv_net_init(const rv_net *net, float *block); /* initial values from seed */
+
+/* A weight version: a block and what is derived from it (packed forms, per-unit arrays). */
+typedef struct rv_version rv_version;
+RV_CHECKED rv_status rv_version_create(const rv_net *net, const rv_device *device,
+                                       rv_version **out);
+void rv_version_destroy(rv_version *version);
+float *rv_version_block(rv_version *version);
+/* Rebuild the derived forms after the block changed. rows: batch rows products will have. */
+RV_CHECKED rv_status rv_version_derive(rv_version *version, int rows);
+
+/* ---- state, tape, pass ------------------------------------------------------------------ */
+/* All layers' state at a chunk border of one micro-batch of at most B samples; one flat block, so
+ * a copy is one call. Its adjoint twin has the same layout. */
+typedef struct rv_state rv_state;
+/* What F leaves for B and W of one (micro-batch, chunk) of at most T steps. */
+typedef struct rv_tape rv_tape;
+RV_CHECKED rv_status rv_state_create(const rv_net *net, const rv_device *device, int B,
+                                     rv_state **out);
+void rv_state_destroy(rv_state *state);
+void rv_state_clear(rv_state *state); /* at rest */
+RV_CHECKED rv_status rv_tape_create(const rv_net *net, const rv_device *device, int T, int B,
+                                    rv_tape **out);
+void rv_tape_destroy(rv_tape *tape);
+size_t rv_tape_bytes(const rv_net *net, int T, int B);
+/* The signal of a layer (-1: the network's input) on this tape; set by F or by a receiver. */
+rv_signal *rv_tape_signal(rv_tape *tape, int layer);
+rv_values rv_tape_membrane(const rv_tape *tape, int layer); /* h, valid between F and B */
+
+/* One item: F, B or W of layers [first, last) over chunk `chunk` of one micro-batch. */
+typedef struct rv_pass {
+    const rv_net *net;
+    const rv_device *device;
+    rv_queue *queue;
+    rv_arena *arena;
+    int first, last;
+    const rv_version *version;
+    rv_state *state;   /* F: in and out */
+    rv_state *adjoint; /* B: in and out */
+    rv_tape *tape;
+    float *gradient; /* [n_trained], added to */
+    int B, t0, t1, chunk, chunks;
+    const rv_batch *batch; /* rows [row, row + B) are this micro-batch */
+    int row;
+    bool training; /* dropout and batch statistics on */
+    /* B: adjoint of the last layer's outputs over the chunk, from the loss or the next stage;
+     * data NULL where absent. gv, gh: of the membrane after, before reset. May be held. */
+    rv_values gs, gv, gh;
+    /* B, out: adjoint of the input, [T][B][ld] caller memory, or data NULL when not wanted. */
+    rv_values gx;
+} rv_pass;
+RV_CHECKED rv_status rv_net_forward(rv_pass *pass);
+RV_CHECKED rv_status rv_net_backward(rv_pass *pass);
+RV_CHECKED rv_status rv_net_weight(rv_pass *pass);
+
+/* Fix the form of every product: rates of the first min(128, batch, count) samples over the first
+ * min(T, 64) steps under `version`. Pure: no clock, no C, no threads. */
+RV_CHECKED rv_status rv_net_choose_forms(rv_net *net, const rv_device *device, rv_version *version,
+                                         const rv_choice *encoder, const rv_batch *first);
+
+/* ---- encoders --------------------------------------------------------------------------- */
+/* Steps [t0, t1) of the samples `row`..`row+B` of a batch as bits or values in `out` (memory from
+ * the arena or the batch). A pure function of (sample, t0, t1). */
+typedef struct rv_encoding { /* what an encoder gives for a source */
+    rv_shape shape;
+    bool spikes, held;
+    int steps;
+} rv_encoding;
+RV_CHECKED rv_status rv_encoder_check(const rv_choice *encoder, const rv_source *source,
+                                      rv_encoding *out);
+RV_CHECKED rv_status rv_encode(const rv_choice *encoder, const rv_device *device, rv_queue *queue,
+                               const rv_batch *batch, int row, int B, uint64_t seed, int t0, int t1,
+                               rv_arena *arena, rv_signal *out);
+
+/* ---- losses ----------------------------------------------------------------------------- */
+/* Per micro-batch: observe every chunk ascending, finish once, adjoint of every chunk descending.
+ */
+typedef struct rv_loss rv_loss;
+RV_CHECKED rv_status rv_loss_create(const rv_loss_desc *desc, const rv_net *net, int B,
+                                    rv_loss **out);
+void rv_loss_destroy(rv_loss *loss);
+typedef struct rv_loss_result {
+    double loss;     /* summed over samples, each weighing 1/batch_size */
+    int64_t correct; /* samples whose prediction equals the label */
+} rv_loss_result;
+RV_CHECKED rv_status rv_loss_observe(rv_loss *loss, const rv_pass *pass);
+/* batch_size: samples of the whole batch (weights 1/batch_size). predictions [B] or NULL. */
+RV_CHECKED rv_status rv_loss_finish(rv_loss *loss, const rv_pass *pass, int batch_size,
+                                    rv_loss_result *out, int32_t *predictions);
+/* Sets pass->gs / gv / gh for the chunk (memory of the loss or the arena). */
+RV_CHECKED rv_status rv_loss_adjoint(rv_loss *loss, rv_pass *pass);
+const float *rv_loss_logits(const rv_loss *loss); /* [B][classes] after finish */
+
+/* ---- optimiser -------------------------------------------------------------------------- */
+typedef struct rv_optimizer rv_optimizer;
+RV_CHECKED rv_status rv_optimizer_create(const rv_net *net, const rv_train_desc *desc,
+                                         int64_t total_steps, rv_optimizer **out);
+void rv_optimizer_destroy(rv_optimizer *optimizer);
+/* U: one pass over the trained tensors [first, last); step counts updates made before. */
+RV_CHECKED rv_status rv_optimizer_update(rv_optimizer *optimizer, const rv_device *device,
+                                         rv_queue *queue, float *block, const float *gradient,
+                                         double scale);
+double rv_optimizer_rate(const rv_optimizer *optimizer); /* rate of the next update */
+int rv_optimizer_slots(const rv_optimizer *optimizer);
+const char *rv_optimizer_slot_name(const rv_optimizer *optimizer, int slot); /* "m", "v" */
+float *rv_optimizer_slot(rv_optimizer *optimizer, int slot);                 /* [n_trained] */
+int64_t rv_optimizer_step(const rv_optimizer *optimizer);
+void rv_optimizer_step_set(rv_optimizer *optimizer, int64_t step);
+int64_t rv_optimizer_total(const rv_optimizer *optimizer); /* horizon of the rate schedule */
+/* The rate a schedule gives update `step` (golden vectors). momentum may be NULL. */
+RV_CHECKED rv_status rv_schedule_rate(const rv_choice *schedule, double lr, int64_t step,
+                                      int64_t total, double *rate, double *momentum);
+/* Tell plateau schedules the validation loss at an epoch's end. */
+void rv_optimizer_epoch(rv_optimizer *optimizer, double validation_loss);
+
+/* ---- observers -------------------------------------------------------------------------- */
+/* Called at the end of F of every chunk; reads the tape (spikes, h). Recording, metrics and health
+ * checks implement it. */
+typedef struct rv_observer {
+    void *self;
+    rv_status (*forward)(void *self, const rv_pass *pass);
+} rv_observer;
+
+/* ---- the serial trainer ----------------------------------------------------------------- */
+/* Knows M micro-batches and C chunks, no stages: the yardstick of every schedule. */
+typedef struct rv_serial rv_serial;
+typedef struct rv_serial_desc {
+    const rv_net *net;
+    const rv_device *device;
+    const rv_choice *encoder;
+    const rv_loss_desc *loss;
+    const rv_train_desc *train;
+    int64_t total_steps; /* horizon of the rate schedule */
+} rv_serial_desc;
+typedef struct rv_step_result {
+    double loss;
+    int64_t correct;
+    int B;
+    double rate, norm; /* rate used; gradient norm, NAN when not computed */
+} rv_step_result;
+RV_CHECKED rv_status rv_serial_create(const rv_serial_desc *desc, rv_serial **out);
+void rv_serial_destroy(rv_serial *serial);
+/* One optimiser step on one batch. */
+RV_CHECKED rv_status rv_serial_step(rv_serial *serial, const rv_batch *batch, rv_step_result *out);
+/* Forward only. spikes[layer] += counts (NULL: not wanted); predictions [B] or NULL. */
+RV_CHECKED rv_status rv_serial_eval(rv_serial *serial, const rv_batch *batch, rv_step_result *out,
+                                    int64_t *spikes, int32_t *predictions);
+/* Gradient of one batch without an update, [n_trained] (tests). */
+RV_CHECKED rv_status rv_serial_gradient(rv_serial *serial, const rv_batch *batch,
+                                        rv_step_result *out, const float **gradient);
+void rv_serial_observe(rv_serial *serial, const rv_observer *observer); /* borrowed; NULL: none */
+rv_version *rv_serial_version(rv_serial *serial);
+rv_optimizer *rv_serial_optimizer(rv_serial *serial);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
