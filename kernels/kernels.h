@@ -167,6 +167,54 @@ typedef enum rv_readout {
 #define RV_READOUT_NAMES                                                                           \
     "spike_count|spike_rate|first_spike|membrane_max|membrane_mean|membrane_last|every_step"
 
+/* ---- maps over planes, pools, and parameter-free layers ---------------------------------- */
+/* Images are rows of a signal, [channel][row][column] flattened. Convolution: weight
+ * [out_c][in_c/groups][kh][kw] as PyTorch, bias [out_c] or NULL. Every product runs in panels of
+ * one time step of one micro-batch and weight gradients add them t descending, so bits do not
+ * depend on chunks or threads. conv1d: height 1. */
+typedef struct rv_plane {
+    int c, h, w;
+} rv_plane;
+typedef struct rv_window { /* [0] rows, [1] columns */
+    int kernel[2], stride[2], padding[2], dilation[2];
+} rv_window;
+typedef struct rv_conv {
+    rv_plane in, out;
+    rv_window window;
+    int groups;
+    rv_form form;
+    const float *weight, *bias;
+    void *packed;
+} rv_conv;
+typedef enum rv_pool_kind { RV_POOL_AVG, RV_POOL_MAX, RV_POOL_SUM } rv_pool_kind;
+typedef struct rv_pool { /* avg divides by the whole window (count_include_pad); max: first wins */
+    rv_pool_kind kind;
+    rv_plane in, out;
+    rv_window window;
+} rv_pool;
+
+/* Batch normalisation per channel of `plane` (Ioffe, Szegedy 2015), biased variance, over the
+ * micro-batch at each step (sequence false) or over all steps of the call (true). */
+typedef struct rv_norm {
+    rv_plane plane;
+    bool sequence, training; /* training false: running statistics */
+    float epsilon;
+    const float *gamma, *beta;               /* [c]; NULL: 1, 0 */
+    const float *running_mean, *running_var; /* [c] */
+    float *mean, *var; /* tape: [T][c] ([1][c] if sequence), written by forward, read by backward */
+} rv_norm;
+
+/* Delay per channel (Hammouamri, Khalfaoui-Hassani, Masquelier 2024, two-tap interpolation): y[t]
+ * = (1-f)*x[t-k] + f*x[t-k-1], k = floor(d), f = d - k; d in [0, max]. The ring keeps the last
+ * max+1 inputs [max+1][B][ld] in order of age (0 = newest); its adjoint twin the same. */
+typedef struct rv_delay {
+    rv_plane plane;
+    int max;
+    const float *delay; /* [c] */
+    float *ring;        /* state before (forward: in and out; backward: as forward found it) */
+    float *ring_adjoint;
+} rv_delay;
+
 /* ---- optimisers ------------------------------------------------------------------------- */
 typedef enum rv_limit { RV_LIMIT_NONE, RV_LIMIT_UNIT, RV_LIMIT_POSITIVE } rv_limit; /* 0..1, > 0 */
 
@@ -231,6 +279,54 @@ typedef struct rv_ops {
                                 rv_arena *arena);
     rv_status (*neuron_backward)(rv_ctx *ctx, rv_queue *queue, const rv_neuron_backward *n,
                                  rv_arena *arena);
+
+    /* Convolution and its parts, as map_* above. */
+    rv_status (*conv_pack)(rv_ctx *ctx, rv_queue *queue, const rv_conv *conv, int B, void **packed);
+    void (*conv_unpack)(rv_ctx *ctx, void *packed);
+    rv_status (*conv_forward)(rv_ctx *ctx, rv_queue *queue, const rv_conv *conv, const rv_signal *x,
+                              rv_values y, rv_arena *arena);
+    rv_status (*conv_backward)(rv_ctx *ctx, rv_queue *queue, const rv_conv *conv, rv_values g,
+                               rv_values gx, bool add, rv_arena *arena);
+    rv_status (*conv_weight)(rv_ctx *ctx, rv_queue *queue, const rv_conv *conv, const rv_signal *x,
+                             rv_values g, float *gw, float *gb, rv_arena *arena);
+    rv_status (*pool_forward)(rv_ctx *ctx, rv_queue *queue, const rv_pool *pool, const rv_signal *x,
+                              rv_values y, rv_arena *arena);
+    rv_status (*pool_backward)(rv_ctx *ctx, rv_queue *queue, const rv_pool *pool,
+                               const rv_signal *x, rv_values g, rv_values gx, bool add,
+                               rv_arena *arena);
+    rv_status (*norm_forward)(rv_ctx *ctx, rv_queue *queue, const rv_norm *norm, rv_values x,
+                              rv_values y, rv_arena *arena);
+    /* g_gamma, g_beta [c] += t descending (NULL: not wanted). */
+    rv_status (*norm_backward)(rv_ctx *ctx, rv_queue *queue, const rv_norm *norm, rv_values x,
+                               rv_values g, rv_values gx, bool add, float *g_gamma, float *g_beta,
+                               rv_arena *arena);
+    rv_status (*delay_forward)(rv_ctx *ctx, rv_queue *queue, const rv_delay *delay,
+                               const rv_signal *x, rv_values y, rv_arena *arena);
+    /* g_delay [c] += (NULL: not wanted). ring_adjoint: in at the chunk's end, out at its start. */
+    rv_status (*delay_backward)(rv_ctx *ctx, rv_queue *queue, const rv_delay *delay,
+                                const rv_signal *x, rv_values g, rv_values gx, bool add,
+                                float *g_delay, rv_arena *arena);
+    /* y (+)= factor * x: factor [n] per unit (NULL: 1). Bits or values in. */
+    rv_status (*scale)(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, const float *factor,
+                       rv_values y, bool add, rv_arena *arena);
+    /* g_factor[n] += sum over t descending, b ascending of x*g. */
+    rv_status (*scale_weight)(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, rv_values g,
+                              float *g_factor, rv_arena *arena);
+    /* y[..][offset_y + u] (+)= x[..][offset_x + u], u < count: add, concat and their adjoints. */
+    rv_status (*copy_units)(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, int offset_x,
+                            rv_values y, int offset_y, int count, bool add);
+    /* One mask for all steps of a sample: y (+)= x/(1-p) where rv_random4(seed, RV_FOR_DROPOUT,
+     * layer, epoch, sample, 0, u/4) >= p, else 0. Its adjoint is itself. */
+    rv_status (*dropout)(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, float p, uint64_t seed,
+                         int layer, uint32_t epoch, const uint64_t *sample, rv_values y, bool add,
+                         rv_arena *arena);
+    /* Stateless spikes: s = x >= theta (or >); adjoint gx (+)= g * surrogate(x - theta), and
+     * g_theta[n] -= the same (NULL: not wanted). theta [n]. */
+    rv_status (*threshold_forward)(rv_ctx *ctx, rv_queue *queue, rv_values x, const float *theta,
+                                   bool strict, rv_spikes s);
+    rv_status (*threshold_backward)(rv_ctx *ctx, rv_queue *queue, rv_values x, const float *theta,
+                                    const rv_surrogate *surrogate, rv_values g, rv_values gx,
+                                    bool add, float *g_theta);
 
     rv_status (*optim_update)(rv_ctx *ctx, rv_queue *queue, const rv_optim_update *u);
     /* *sum = sum of squares of n floats in double, blocks of 256 in index order (host memory). */
