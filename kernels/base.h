@@ -245,7 +245,7 @@ typedef enum rv_fault_site {
     RV_FAULT_SITES
 } rv_fault_site;
 #ifdef RV_FAULTS
-void rv_fault_arm(rv_fault_site site, long nth, bool sticky); /* nth < 0: disarm */
+void rv_fault_arm(rv_fault_site site, long nth, bool sticky); /* nth from 0; < 0: disarm */
 bool rv_fault(rv_fault_site site);
 long rv_fault_count(rv_fault_site site); /* calls since armed */
 #else
