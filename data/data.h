@@ -69,6 +69,9 @@ RV_CHECKED rv_status rv_config_load(const char *path, const char *const *sets, i
                                     rv_config **out);
 RV_CHECKED rv_status rv_config_parse(const char *text, size_t size, const char *name,
                                      rv_config **out);
+/* The same with `sets` applied before the check (the recipe stored in a model file). */
+RV_CHECKED rv_status rv_config_parse_with(const char *text, size_t size, const char *name,
+                                          const char *const *sets, int set_count, rv_config **out);
 void rv_config_free(rv_config *config);
 /* The resolved file: YAML that survives PyYAML safe_load unchanged. *text: rv_free. */
 RV_CHECKED rv_status rv_config_text(const rv_config *config, char **text);
@@ -90,6 +93,16 @@ const rv_table *rv_reader_table(void);
 /* Open the reader; training and validation share one source split by seed. RV_INPUT missing file,
  * RV_DATA damaged (path and what), RV_CONFIG when labels or counts do not fit. count 0: absent. */
 RV_CHECKED rv_status rv_data_open(const rv_config *config, rv_split split, rv_source *out);
+
+/* What a data file holds, found from its contents. The whole file is read, so that a damaged one is
+ * RV_DATA; RV_INPUT when it is not there, RV_DATA when no reader knows its format. */
+typedef struct rv_data_info {
+    const char *format; /* "idx", ...; constant text */
+    const char *type;   /* of one element: "uint8", "float32", ... */
+    int rank;
+    int64_t dim[8];
+} rv_data_info;
+RV_CHECKED rv_status rv_data_describe(const char *path, rv_data_info *out);
 
 /* Batches of an epoch in shuffled (keyed by seed and epoch) or file order; a thread of its own
  * prepares the next one. next blocks until it is ready; *out is NULL at the end of the epoch. */
