@@ -1,14 +1,19 @@
-# Ranvier. `make help` lists the targets.
+# Ranvier. `make help` lists targets and options.
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 SHELL := /bin/bash
 .SUFFIXES:
 .DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
 
-# ---- choices: make SAN=address|thread|undefined HDF5=0 DNNL=0 FAULTS=1 V=1 -------------------
+# ---- options ------------------------------------------------------------------------------------
 SAN ?=
 V ?=
 FAULTS ?=
+CUDA ?= 0
+HDF5 ?= auto
+DNNL ?= auto
 CC := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
+AR := $(if $(filter default undefined,$(origin AR)),ar,$(AR))
 PKG_CONFIG ?= pkg-config
 CFLAGS ?= -O2 -g
 CPPFLAGS ?=
@@ -16,78 +21,166 @@ LDFLAGS ?=
 LDLIBS ?=
 PREFIX ?= /usr/local
 DESTDIR ?=
-
-has = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null && echo 1 || echo 0)
-HDF5_PKG := $(firstword $(foreach p,hdf5-serial hdf5,$(if $(filter 1,$(call has,$(p))),$(p))))
-HDF5 ?= $(if $(HDF5_PKG),1,0)
-DNNL_H := $(shell echo '\#include <dnnl.h>' | $(CC) $(CPPFLAGS) -E - >/dev/null 2>&1 && echo 1 || echo 0)
-DNNL ?= $(DNNL_H)
-
+DIR ?= tests/golden
+FOLDERS ?= kernels snn data pipeline
 QUIET := $(if $(V),,@)
-VARIANT := release$(if $(SAN),-$(SAN))$(if $(filter 0,$(HDF5)),-nohdf5)$(if $(filter 0,$(DNNL)),-nodnnl)$(if $(FAULTS),-faults)
-OUT := build/$(VARIANT)
+GOALS := $(if $(filter undefined,$(origin MAKECMDGOALS)),all,$(MAKECMDGOALS))
 
-HARD_PKGS := yaml-0.1 jansson zlib
-DEFS := -D_GNU_SOURCE $(if $(filter 1,$(HDF5)),-DRV_HDF5) $(if $(filter 1,$(DNNL)),-DRV_DNNL) $(if $(FAULTS),-DRV_FAULTS)
-PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(HARD_PKGS) $(if $(filter 1,$(HDF5)),$(HDF5_PKG)) 2>/dev/null)
-PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(HARD_PKGS) $(if $(filter 1,$(HDF5)),$(HDF5_PKG)) 2>/dev/null) $(if $(filter 1,$(DNNL)),-ldnnl)
+ifneq ($(filter-out address thread undefined,$(SAN)),)
+$(error SAN=$(SAN) is not one of: address thread undefined)
+endif
+ifneq ($(CUDA),0)
+$(error CUDA=$(CUDA): this version has no GPU code; leave CUDA=0)
+endif
+
+# ---- probes: none for targets that build nothing --------------------------------------------------
+ifneq ($(filter-out help clean lint,$(GOALS)),)
+version = $(shell $(PKG_CONFIG) --modversion $(1) 2>/dev/null)
+# $(call need,pkg-config name,Debian package): stop with the package to install
+need = $(if $(call version,$(1)),,$(error $(1) was not found; on Debian or Ubuntu: apt install $(2)))
+ifeq ($(shell command -v $(PKG_CONFIG)),)
+$(error $(PKG_CONFIG) was not found; on Debian or Ubuntu: apt install pkg-config)
+endif
+ifeq ($(shell command -v $(firstword $(CC))),)
+$(error $(CC) was not found; on Debian or Ubuntu: apt install gcc)
+endif
+$(call need,yaml-0.1,libyaml-dev)
+$(call need,jansson,libjansson-dev)
+$(call need,zlib,zlib1g-dev)
+
+HDF5_PKG := $(firstword $(foreach p,hdf5-serial hdf5,$(if $(call version,$(p)),$(p))))
+override HDF5 := $(if $(filter 0,$(HDF5)),0,$(if $(HDF5_PKG),1,$(if $(filter 1,$(HDF5)),$(error \
+    HDF5=1, but HDF5 was not found; on Debian or Ubuntu: apt install libhdf5-dev),0)))
+# oneDNN brings no pkg-config file: ask its header. Only the interface of version 2 is used.
+HASH := \#
+DNNL_VERSION := $(shell printf '$(HASH)include <dnnl_version.h>\nRV DNNL_VERSION_MAJOR.DNNL_VERSION_MINOR\n' \
+    | $(CC) $(CPPFLAGS) -E -P - 2>/dev/null | sed -n 's, ,,g; s,^RV\([0-9]\),\1,p')
+override DNNL := $(if $(filter 0,$(DNNL)),0,$(if $(filter 2.%,$(DNNL_VERSION)),1,$(if $(filter 1,$(DNNL)),$(error \
+    DNNL=1, but oneDNN 2 was not found (version here: $(or $(DNNL_VERSION),none)); on Debian: apt install libdnnl-dev),0)))
+MACHINE := $(shell $(CC) -dumpmachine)
+COMPILER := $(shell $(CC) --version | head -n 1)
+HARD_PKGS := yaml-0.1 jansson zlib $(if $(filter 1,$(HDF5)),$(HDF5_PKG))
+PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(HARD_PKGS))
+PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(HARD_PKGS)) $(if $(filter 1,$(DNNL)),-ldnnl -lgomp)
+else
+HDF5_PKG :=
+DNNL_VERSION :=
+MACHINE :=
+COMPILER :=
+PKG_CFLAGS :=
+PKG_LIBS :=
+endif
+
+# ---- flags: every set of options has its own tree --------------------------------------------------
+CC_NAME := $(notdir $(firstword $(CC)))
+VARIANT := release$(if $(filter cc gcc,$(CC_NAME)),,-$(CC_NAME))$(if $(SAN),-$(SAN))$(if \
+    $(filter 0,$(HDF5)),-nohdf5)$(if $(filter 0,$(DNNL)),-nodnnl)$(if $(filter 1,$(FAULTS)),-faults)
+OUT := build/$(VARIANT)
+DEFS := -D_GNU_SOURCE $(if $(filter 1,$(HDF5)),-DRV_HDF5) $(if $(filter 1,$(DNNL)),-DRV_DNNL) \
+    $(if $(filter 1,$(FAULTS)),-DRV_FAULTS)
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wundef -Wvla
 ARITH := -std=c11 -ffp-contract=off -fno-math-errno -fno-trapping-math
-SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all))
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
+    $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all)
 ALL_CFLAGS = $(CFLAGS) $(ARITH) $(WARN) $(SANFLAGS) $(DEFS) -I. $(PKG_CFLAGS) $(CPPFLAGS) -MMD -MP -pthread
 ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -pthread
 ALL_LDLIBS = $(PKG_LIBS) -ldl -lm $(LDLIBS)
+TEST_CFLAGS = -DRV_PROGRAM='"$(OUT)/ranvier"'
 
-# ---- objects: cpu_*.c once per instruction set, with a suffix on every name -------------------
-MACHINE := $(shell $(CC) -dumpmachine)
+# ---- objects: cpu_*.c once per instruction set, with a suffix on every name ------------------------
 LEVELS := $(if $(findstring x86_64,$(MACHINE)),baseline avx2 avx512,baseline)
+LEVEL_baseline :=
 LEVEL_avx2 := -march=x86-64-v3
 LEVEL_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
-LEVEL_baseline :=
-CPU_SRC := $(wildcard kernels/cpu_*.c)
-FOLDERS ?= kernels snn data pipeline
+CPU_SRC := $(filter $(FOLDERS:%=%/%),$(wildcard kernels/cpu_*.c))
 LIB_SRC := $(filter-out $(CPU_SRC) pipeline/main.c pipeline/cmd_%.c,$(wildcard $(FOLDERS:%=%/*.c)))
 CMD_SRC := $(wildcard pipeline/main.c pipeline/cmd_*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(OUT)/%.o) $(foreach l,$(LEVELS),$(CPU_SRC:%.c=$(OUT)/%.$(l).o))
 CMD_OBJ := $(CMD_SRC:%.c=$(OUT)/%.o)
 LIB := $(OUT)/libranvier.a
-TEST_SRC := $(wildcard tests/test_*.c)
-TEST_BIN := $(TEST_SRC:tests/%.c=$(OUT)/tests/%)
+TEST_BIN := $(patsubst tests/%.c,$(OUT)/tests/%,$(wildcard tests/test_*.c))
+GOLDEN_OBJ := $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/golden*.c))
 
-.PHONY: all help test clean summary
+.PHONY: all lib test lint golden install help clean summary FORCE
 all: summary build/ranvier
 
 summary:
-	@echo "ranvier: $(VARIANT)  HDF5=$(HDF5) oneDNN=$(DNNL) levels=$(LEVELS)"
+	@echo "compiler  $(COMPILER), $(MACHINE), levels: $(LEVELS)"
+	@echo "HDF5      $(if $(filter 1,$(HDF5)),$(call version,$(HDF5_PKG)) ($(HDF5_PKG)),off: no model files)"
+	@echo "oneDNN    $(if $(filter 1,$(DNNL)),$(DNNL_VERSION),off: own dense products, slower)"
+	@echo "tree      $(OUT)"
 
-build/ranvier: $(OUT)/ranvier
-	$(QUIET)ln -sfn $(VARIANT)/ranvier $@
+build/ranvier: $(OUT)/ranvier FORCE
+	$(QUIET)ln -sfn $(OUT:build/%=%)/ranvier $@
 
 $(OUT)/ranvier: $(CMD_OBJ) $(LIB)
 	$(QUIET)$(CC) $(ALL_LDFLAGS) -o $@ $(CMD_OBJ) $(LIB) $(ALL_LDLIBS)
 
+lib: $(LIB)
 $(LIB): $(LIB_OBJ)
-	$(QUIET)rm -f $@ && ar rcs $@ $^
+	$(QUIET)rm -f $@ && $(AR) rcs $@ $^
+
+# Holds the flags of this tree; newer than the objects only when they changed.
+$(OUT)/flags: FORCE
+	@mkdir -p $(@D); f='$(subst ','\'',$(CC) $(ALL_CFLAGS) $(LEVELS))'; \
+	    cmp -s <(echo "$$f") $@ || echo "$$f" >$@
 
 define level_rule
-$(OUT)/kernels/cpu_%.$(1).o: kernels/cpu_%.c
+$(OUT)/kernels/cpu_%.$(1).o: kernels/cpu_%.c $(OUT)/flags
 	@mkdir -p $$(@D)
 	$$(QUIET)$$(CC) $$(ALL_CFLAGS) -O3 $$(LEVEL_$(1)) -DRV_LEVEL=$(1) -c -o $$@ $$<
 endef
 $(foreach l,$(LEVELS),$(eval $(call level_rule,$(l))))
 
-$(OUT)/%.o: %.c
+$(OUT)/tests/golden%.o: tests/golden%.c $(OUT)/flags
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(TEST_CFLAGS) -c -o $@ $<
+
+$(OUT)/%.o: %.c $(OUT)/flags
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -c -o $@ $<
 
-$(OUT)/tests/%: tests/%.c $(LIB)
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB) -lcmocka $(ALL_LDLIBS)
+$(OUT)/tests/golden: $(GOLDEN_OBJ) $(LIB)
+	$(QUIET)$(CC) $(ALL_LDFLAGS) -o $@ $(GOLDEN_OBJ) $(LIB) $(ALL_LDLIBS)
 
+$(OUT)/tests/%: tests/%.c $(LIB) $(OUT)/flags
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB) -lcmocka $(ALL_LDLIBS)
+
+# ---- targets people call ----------------------------------------------------------------------------
 test: all $(TEST_BIN)
 	$(QUIET)scripts/run_tests $(OUT) $(TEST_BIN)
 
+lint:
+	$(QUIET)scripts/lint
+
+golden: $(if $(filter 1,$(HDF5)),$(OUT)/tests/golden)
+	$(if $(filter 1,$(HDF5)),,@echo 'golden: the vectors are HDF5 files; this build has HDF5=0' >&2; exit 1)
+	$(QUIET)$(OUT)/tests/golden $(DIR)
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(OUT)/ranvier $(DESTDIR)$(PREFIX)/bin/ranvier
+	install -m 644 pipeline/ranvier.h $(DESTDIR)$(PREFIX)/include/ranvier.h
+	install -m 644 $(LIB) $(DESTDIR)$(PREFIX)/lib/libranvier.a
+
 clean:
 	rm -rf build
+
+define HELP
+make                  build/ranvier and $(notdir $(LIB))
+make lib              the library alone
+make test             all unit tests (under a minute)
+make lint             format, include law, length, static analysis
+make golden DIR=F     replay the reference vectors of a folder (default tests/golden)
+make install          PREFIX=/usr/local DESTDIR=: program, ranvier.h, libranvier.a
+make clean            remove build/
+
+SAN=address|thread|undefined   sanitizer build         HDF5=0   without HDF5 (no model files)
+FAULTS=1   failing allocations and writes for tests    DNNL=0   without oneDNN (slower)
+CC=clang   another compiler      V=1   show commands   CUDA=0   reserved: no GPU code yet
+endef
+help:
+	$(info $(HELP))@:
 
 -include $(shell find $(OUT) -name '*.d' 2>/dev/null)
