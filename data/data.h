@@ -145,6 +145,7 @@ typedef struct rv_model rv_model;
 RV_CHECKED rv_status rv_model_open(const char *path, rv_model **out);
 void rv_model_close(rv_model *model);
 const char *rv_model_config(const rv_model *model);
+int rv_model_version(const rv_model *model); /* of the file format */
 RV_CHECKED rv_status rv_model_load(const rv_model *model, const rv_net *net, float *block,
                                    rv_optimizer *optimizer, rv_progress *progress);
 /* Read every byte and verify every checksum. */
