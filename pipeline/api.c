@@ -1,0 +1,129 @@
+/*
+ * The interface: checks what it is given, brings structs of other sizes to ours and back, and
+ * flushes denormals while our arithmetic runs in the caller's thread.
+ */
+#include <string.h>
+
+#include "pipeline/internal.h"
+
+/* Copy a caller's struct of any size into ours: what it lacks is zero. */
+static rv_status take(void *ours, size_t size, const void *given, const char *what) {
+    size_t theirs = 0;
+    if (!given) return rv_fail(RV_USAGE, "%s: NULL", what);
+    memcpy(&theirs, given, sizeof theirs);
+    if (theirs < sizeof theirs || theirs > 1 << 16)
+        return rv_fail(RV_USAGE, "%s: struct_size is not set", what);
+    memset(ours, 0, size);
+    memcpy(ours, given, theirs < size ? theirs : size);
+    return RV_OK;
+}
+
+/* Copy our struct into a caller's of any size: what we lack is zero there; its size stays. */
+static void give(void *given, const void *ours, size_t size) {
+    size_t theirs = 0;
+    memcpy(&theirs, given, sizeof theirs);
+    memset(given, 0, theirs);
+    memcpy(given, ours, theirs < size ? theirs : size);
+    memcpy(given, &theirs, sizeof theirs);
+}
+
+static rv_status need(const void *pointer, const char *what) {
+    return pointer ? RV_OK : rv_fail(RV_USAGE, "%s: NULL", what);
+}
+
+static const char *text_or_null(const char *text) {
+    return text[0] ? text : NULL;
+}
+
+void rv_last_error(rv_error_info *out) {
+    const rv_error *error = rv_error_get();
+    const rv_error_info info = {
+        .struct_size = sizeof info,
+        .code = error->status,
+        .message = error->message,
+        .file = text_or_null(error->file),
+        .key = text_or_null(error->key),
+        .hint = text_or_null(error->hint),
+        .line = error->line,
+        .column = error->column,
+    };
+    if (out && out->struct_size >= sizeof out->struct_size) give(out, &info, sizeof info);
+}
+
+const char *rv_code_text(rv_code code) {
+    return rv_status_text((rv_status)code);
+}
+
+rv_code rv_train(const rv_train_options *options, rv_trainer **trainer, rv_train_result *result) {
+    rv_status status = RV_OK;
+    rv_train_options ours;
+    rv_train_result full = {0};
+    bool started = false;
+    unsigned mode = rv_flush_set();
+    TRY(need(trainer, "trainer"));
+    *trainer = NULL;
+    TRY(take(&full, sizeof full, result, "result"));
+    TRY(take(&ours, sizeof ours, options, "options"));
+    TRY(need(ours.config, "options.config"));
+    memset(&full, 0, sizeof full);
+    started = true;
+    TRY(rv_train_run(&ours, trainer, &full));
+out:
+    if (started) give(result, &full, sizeof full);
+    rv_flush_restore(mode);
+    return status;
+}
+
+rv_code rv_evaluate(const rv_eval_options *options, rv_eval **eval, rv_eval_result *result) {
+    rv_status status = RV_OK;
+    rv_eval_options ours;
+    rv_eval_result full = {0};
+    unsigned mode = rv_flush_set();
+    TRY(need(eval, "eval"));
+    *eval = NULL;
+    TRY(take(&full, sizeof full, result, "result"));
+    TRY(take(&ours, sizeof ours, options, "options"));
+    TRY(need(ours.model, "options.model"));
+    memset(&full, 0, sizeof full);
+    TRY(rv_evaluate_run(&ours, eval, &full));
+    give(result, &full, sizeof full);
+out:
+    rv_flush_restore(mode);
+    return status;
+}
+
+rv_code rv_list(const char *kind, char **json) {
+    rv_status status = RV_OK;
+    TRY(need(json, "json"));
+    *json = NULL;
+    TRY(need(kind, "kind"));
+    TRY(rv_list_json(kind, json));
+out:
+    return status;
+}
+
+rv_code rv_info(const char *path, char **json) {
+    rv_status status = RV_OK;
+    TRY(need(json, "json"));
+    *json = NULL;
+    TRY(need(path, "path"));
+    TRY(rv_info_json(path, json));
+out:
+    return status;
+}
+
+rv_code rv_check(const char *path, const char *const *sets, int set_count, char **json) {
+    rv_status status = RV_OK;
+    unsigned mode = rv_flush_set();
+    TRY(need(json, "json"));
+    *json = NULL;
+    TRY(need(path, "path"));
+    TRY(rv_check_json(path, sets, set_count, json));
+out:
+    rv_flush_restore(mode);
+    return status;
+}
+
+void rv_text_free(void *text) {
+    rv_free(text);
+}

@@ -1,0 +1,171 @@
+/* What the machine gives this process: processors, time, memory. Linux, /proc and cgroups. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "pipeline/internal.h"
+
+double rv_host_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- threads ---------------------------------------------------------------------------- */
+
+/* Processors of the affinity mask. The mask's size is not known beforehand: the kernel refuses one
+ * that is too small. */
+static int affinity_count(void) {
+    for (int capacity = 1024; capacity <= 1 << 16; capacity *= 2) {
+        cpu_set_t *set = CPU_ALLOC((size_t)capacity);
+        if (!set) return 1;
+        size_t size = CPU_ALLOC_SIZE((size_t)capacity);
+        int failed = sched_getaffinity(0, size, set);
+        int reason = errno, count = failed ? 0 : CPU_COUNT_S(size, set);
+        CPU_FREE(set);
+        if (!failed) return count > 0 ? count : 1;
+        if (reason != EINVAL) return 1;
+    }
+    return 1;
+}
+
+/* First line of a small file without its newline; false when it cannot be read. */
+static bool line_read(const char *path, char *line, int size) {
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    bool got = fgets(line, size, file) != NULL;
+    fclose(file);
+    if (got) line[strcspn(line, "\n")] = 0;
+    return got;
+}
+
+/* Quota of one group in processors, 0 when it has none. */
+static double quota_of_group(const char *folder, bool unified) {
+    char path[4096], line[128];
+    double quota = -1, period = 0;
+    if (unified) { /* "max 100000" or "150000 100000" */
+        if (snprintf(path, sizeof path, "%s/cpu.max", folder) >= (int)sizeof path) return 0;
+        if (!line_read(path, line, sizeof line)) return 0;
+        if (sscanf(line, "%lf %lf", &quota, &period) != 2) return 0;
+    } else {
+        if (snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder) >= (int)sizeof path)
+            return 0;
+        if (!line_read(path, line, sizeof line)) return 0;
+        quota = strtod(line, NULL);
+        if (snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder) >= (int)sizeof path)
+            return 0;
+        if (!line_read(path, line, sizeof line)) return 0;
+        period = strtod(line, NULL);
+    }
+    return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+/* Whether a comma-separated list has the word "cpu". */
+static bool list_has_cpu(const char *list) {
+    while (*list) {
+        size_t length = strcspn(list, ",");
+        if (length == 3 && memcmp(list, "cpu", 3) == 0) return true;
+        list += length + (list[length] == ',');
+    }
+    return false;
+}
+
+/* The tightest quota of `group` and of those above it, up to the mount itself: a container often
+ * sees its own group as "/" and finds the limit there. */
+static double quota_of_branch(const char *mount, const char *group, bool unified) {
+    char path[4096];
+    int root = (int)strlen(mount);
+    if (snprintf(path, sizeof path, "%s%s", mount, group) >= (int)sizeof path) return 0;
+    double least = 0;
+    for (;;) {
+        double quota = quota_of_group(path, unified);
+        if (quota > 0 && (least == 0 || quota < least)) least = quota;
+        char *slash = strrchr(path, '/');
+        if (!slash || slash < path + root) return least;
+        *slash = 0;
+    }
+}
+
+double rv_host_quota(const char *cgroup, const char *mount) {
+    FILE *file = fopen(cgroup, "re");
+    if (!file) return 0;
+    char line[4096], branch[4096];
+    double least = 0;
+    while (fgets(line, sizeof line, file)) { /* "0::/group" or "4:cpu,cpuacct:/group" */
+        line[strcspn(line, "\n")] = 0;
+        char *list = strchr(line, ':'), *group = list ? strchr(list + 1, ':') : NULL;
+        if (!group) continue;
+        *group++ = 0, list++;
+        bool unified = *list == 0;
+        if (!unified && !list_has_cpu(list)) continue;
+        if (snprintf(branch, sizeof branch, "%s%s", mount, unified ? "" : "/cpu") >=
+            (int)sizeof branch)
+            continue;
+        double quota = quota_of_branch(branch, group, unified);
+        if (quota > 0 && (least == 0 || quota < least)) least = quota;
+    }
+    fclose(file);
+    return least;
+}
+
+int rv_host_threads(void) {
+    int count = affinity_count();
+    double quota = rv_host_quota("/proc/self/cgroup", "/sys/fs/cgroup");
+    if (quota > 0 && ceil(quota) < count) count = (int)ceil(quota);
+    return count;
+}
+
+/* ---- memory ----------------------------------------------------------------------------- */
+
+/* A field of /proc/self/status in 10^6 bytes; 0 when it is not there. */
+static double status_mb(const char *field) {
+    FILE *file = fopen("/proc/self/status", "re");
+    if (!file) return 0;
+    char line[256];
+    size_t length = strlen(field);
+    double mb = 0;
+    while (fgets(line, sizeof line, file))
+        if (strncmp(line, field, length) == 0 && line[length] == ':') {
+            mb = strtod(line + length + 1, NULL) * 1024 / 1e6;
+            break;
+        }
+    fclose(file);
+    return mb;
+}
+
+static bool peak_reset(void) {
+    int file = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    bool done = write(file, "5", 1) == 1;
+    close(file);
+    return done;
+}
+
+static void peak_fold(double *peak, double mb) {
+    if (mb > *peak) *peak = mb;
+}
+
+void rv_watch_begin(rv_watch *watch) {
+    peak_fold(&watch->peak_mb, status_mb("VmHWM"));
+    watch->sampled = !peak_reset();
+}
+
+void rv_watch_step(rv_watch *watch) {
+    if (watch->sampled) peak_fold(&watch->step_mb, status_mb("VmRSS"));
+}
+
+void rv_watch_end(rv_watch *watch) {
+    double peak = status_mb("VmHWM");
+    peak_fold(&watch->peak_mb, peak);
+    if (!watch->sampled) peak_fold(&watch->step_mb, peak);
+}
+
+void rv_watch_close(rv_watch *watch) {
+    peak_fold(&watch->peak_mb, status_mb("VmHWM"));
+}

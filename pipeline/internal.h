@@ -1,0 +1,136 @@
+/*
+ * Inside pipeline/: what api.c, train.c, evaluate.c and inspect.c share. Nothing here is seen by
+ * the command line.
+ */
+#ifndef RV_PIPELINE_INTERNAL_H
+#define RV_PIPELINE_INTERNAL_H
+
+#include <jansson.h>
+#include <math.h>
+
+#include "data/data.h"
+#include "pipeline/ranvier.h"
+
+/* ---- host.c: the machine we run on ------------------------------------------------------ */
+double rv_host_seconds(void); /* monotonic */
+/* Threads this process may use: processors of its affinity mask, at most the quota of its control
+ * group rounded up; at least 1. */
+int rv_host_threads(void);
+/* The quota alone: `cgroup` is /proc/self/cgroup, `mount` /sys/fs/cgroup. 0: no limit. Versions 1
+ * and 2; the tightest of the group and those above it. */
+double rv_host_quota(const char *cgroup, const char *mount);
+
+/* Largest resident size of the process, and of the spans marked as training steps. The kernel's
+ * own peak is reset at the start of a span where that is allowed, else the size is sampled. */
+typedef struct rv_watch {
+    double peak_mb, step_mb;
+    bool sampled; /* the peak cannot be reset */
+} rv_watch;
+void rv_watch_begin(rv_watch *watch); /* steps begin */
+void rv_watch_step(rv_watch *watch);  /* a step has ended */
+void rv_watch_end(rv_watch *watch);   /* saving or evaluation begins */
+void rv_watch_close(rv_watch *watch); /* all is done */
+
+/* ---- pace.c: how long steps take -------------------------------------------------------- */
+/* Start to start of successive steps; what lies between pause and resume is left out. */
+typedef struct rv_pace {
+    float *interval; /* seconds; owned */
+    int64_t count, capacity;
+    double start, paused, pause_start; /* of the step in progress; start 0: none */
+    double seconds;                    /* of all steps, pauses left out */
+    int64_t samples;
+} rv_pace;
+RV_CHECKED rv_status rv_pace_start(rv_pace *pace, int samples); /* a step of `samples` begins */
+void rv_pace_pause(rv_pace *pace);
+void rv_pace_resume(rv_pace *pace);
+RV_CHECKED rv_status rv_pace_close(rv_pace *pace); /* the last step has ended */
+double rv_pace_median_ms(const rv_pace *pace);     /* without the first two; NAN: none left */
+double rv_pace_rate(const rv_pace *pace);          /* samples per second so far; NAN: none */
+void rv_pace_finish(rv_pace *pace);
+
+/* ---- setup.c: from a recipe to something that runs -------------------------------------- */
+/* One share of the data and its batches. count 0: the share does not exist. */
+typedef struct rv_share {
+    rv_source source;
+    rv_loader *loader;
+} rv_share;
+RV_CHECKED rv_status rv_share_open(rv_share *share, const rv_config *config, rv_split split,
+                                   bool shuffle);
+void rv_share_close(rv_share *share);
+
+typedef struct rv_setup {
+    rv_config *config;
+    rv_device device;
+    rv_net *net;
+    rv_serial *serial;
+    int threads;
+} rv_setup;
+RV_CHECKED rv_status rv_isa_parse(const char *name, rv_isa *out); /* NULL: best. RV_USAGE */
+/* Open the device; threads 0: rv_host_threads. */
+RV_CHECKED rv_status rv_setup_device(rv_setup *setup, const char *isa, int threads);
+/* Bind the recipe to the source, lay out the network and check that recipe and source fit. */
+RV_CHECKED rv_status rv_setup_net(rv_setup *setup, const rv_source *source);
+/* Fix the forms under the weights `block` ([n_all]; NULL: the initial ones), make the trainer and
+ * give it these weights. total_steps: horizon of the rate schedule. */
+RV_CHECKED rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
+                                     int64_t total_steps);
+void rv_setup_finish(rv_setup *setup);
+/* Place of `section: {key: ...}` in the recipe, for messages. */
+rv_where rv_config_place(const rv_config *config, const char *section, const char *key);
+/* The recipe's text with the chosen forms written into it: what a model file holds, so that a later
+ * evaluation computes the same bits. *text: rv_free. */
+RV_CHECKED rv_status rv_setup_recipe(const rv_setup *setup, char **text);
+
+/* ---- score.c: forward passes over a share ----------------------------------------------- */
+typedef struct rv_score {
+    int64_t samples, correct;
+    double loss;     /* mean over the samples */
+    int64_t *spikes; /* [layer_count], owned */
+    int64_t input_spikes;
+} rv_score;
+/* Called for every sample in file order. */
+typedef struct rv_score_each {
+    rv_status (*sample)(void *self, uint64_t sample, int32_t label, int32_t prediction);
+    void *self;
+} rv_score_each;
+/* Evaluate all of a share; `each` may be NULL. *score is zeroed first; rv_score_finish. */
+RV_CHECKED rv_status rv_score_share(const rv_setup *setup, rv_share *share,
+                                    const rv_score_each *each, rv_score *score);
+void rv_score_finish(rv_score *score);
+static inline double rv_score_accuracy(const rv_score *score) {
+    return score->samples ? (double)score->correct / (double)score->samples : NAN;
+}
+
+/* What a score says of each spiking layer, in network order. */
+typedef struct rv_layers {
+    int count;
+    const char **name; /* borrowed from the copies in `names` */
+    char (*names)[RV_NAME_MAX];
+    double *rate;
+    int64_t *spikes, *synops;
+    int64_t input_synops, dense;
+} rv_layers;
+RV_CHECKED rv_status rv_layers_fill(rv_layers *layers, const rv_net *net, const rv_score *score);
+void rv_layers_finish(rv_layers *layers);
+
+/* ---- text.c ----------------------------------------------------------------------------- */
+/* A number, or null when it is not finite. NULL: out of memory (as all of jansson). */
+json_t *rv_json_number(double value);
+/* Take ownership of `root` and print it; compact: one line. RV_MEMORY when root is NULL. */
+RV_CHECKED rv_status rv_json_text(json_t *root, bool compact, char **text);
+/* Parse a file; RV_INPUT, RV_DATA with line and column. *out: json_decref. */
+RV_CHECKED rv_status rv_json_load(const char *path, json_t **out);
+/* The name nearest to `word`, or NULL when none is near enough to be meant. */
+const char *rv_nearest(const char *word, const char *const *names, int count);
+
+/* ---- one function per public call, on full structs -------------------------------------- */
+RV_CHECKED rv_status rv_train_run(const rv_train_options *options, rv_trainer **trainer,
+                                  rv_train_result *result);
+RV_CHECKED rv_status rv_evaluate_run(const rv_eval_options *options, rv_eval **eval,
+                                     rv_eval_result *result);
+RV_CHECKED rv_status rv_list_json(const char *kind, char **json);
+RV_CHECKED rv_status rv_info_json(const char *path, char **json);
+RV_CHECKED rv_status rv_check_json(const char *path, const char *const *sets, int set_count,
+                                   char **json);
+
+#endif

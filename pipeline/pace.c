@@ -1,0 +1,82 @@
+/* How long steps take: the intervals between their starts, pauses left out. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pipeline/internal.h"
+
+enum { WARM_UP = 2 }; /* first intervals: caches, arenas and pages are still being set up */
+
+static rv_status interval_add(rv_pace *pace, double seconds) {
+    rv_status status = RV_OK;
+    if (pace->count == pace->capacity) {
+        int64_t capacity = pace->capacity ? 2 * pace->capacity : 1024;
+        float *interval = NULL;
+        TRY(rv_alloc((size_t)capacity, sizeof *interval, "step times", &interval));
+        if (pace->count) memcpy(interval, pace->interval, (size_t)pace->count * sizeof *interval);
+        rv_free(pace->interval);
+        pace->interval = interval;
+        pace->capacity = capacity;
+    }
+    pace->interval[pace->count++] = (float)seconds;
+    pace->seconds += seconds;
+out:
+    return status;
+}
+
+static rv_status step_end(rv_pace *pace, double now) {
+    return pace->start > 0 ? interval_add(pace, now - pace->start - pace->paused) : RV_OK;
+}
+
+rv_status rv_pace_start(rv_pace *pace, int samples) {
+    rv_status status = RV_OK;
+    double now = rv_host_seconds();
+    TRY(step_end(pace, now));
+    pace->start = now;
+    pace->paused = 0;
+    pace->samples += samples;
+out:
+    return status;
+}
+
+void rv_pace_pause(rv_pace *pace) {
+    pace->pause_start = rv_host_seconds();
+}
+
+void rv_pace_resume(rv_pace *pace) {
+    pace->paused += rv_host_seconds() - pace->pause_start;
+}
+
+rv_status rv_pace_close(rv_pace *pace) {
+    rv_status status = step_end(pace, rv_host_seconds());
+    pace->start = 0;
+    return status;
+}
+
+static int compare_floats(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+double rv_pace_median_ms(const rv_pace *pace) {
+    int64_t count = pace->count - WARM_UP;
+    if (count < 1) return NAN;
+    float *sorted = NULL;
+    if (rv_alloc((size_t)count, sizeof *sorted, "step times", &sorted) != RV_OK) return NAN;
+    memcpy(sorted, pace->interval + WARM_UP, (size_t)count * sizeof *sorted);
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_floats);
+    double median = 0.5 * ((double)sorted[(count - 1) / 2] + (double)sorted[count / 2]);
+    rv_free(sorted);
+    return 1e3 * median;
+}
+
+double rv_pace_rate(const rv_pace *pace) {
+    double seconds = pace->seconds;
+    if (pace->start > 0) seconds += rv_host_seconds() - pace->start - pace->paused;
+    return seconds > 0 && pace->samples ? (double)pace->samples / seconds : NAN;
+}
+
+void rv_pace_finish(rv_pace *pace) {
+    rv_free(pace->interval);
+    *pace = (rv_pace){0};
+}

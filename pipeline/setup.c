@@ -1,0 +1,129 @@
+/* From a recipe to a network on a device with data: what training, evaluation and checks share. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "pipeline/internal.h"
+
+enum { FORM_SAMPLES = 128 }; /* samples whose rates fix the forms (README, "Same bits") */
+
+rv_where rv_config_place(const rv_config *config, const char *section, const char *key) {
+    rv_where where = {config->path, 0, 0};
+    const rv_node *node = config->tree ? rv_tree_get(config->tree, section) : NULL;
+    if (node && node->kind == RV_NODE_MAP) node = rv_tree_get(node, key);
+    if (node && node->where.line) where = node->where;
+    return where;
+}
+
+/* ---- shares of the data ----------------------------------------------------------------- */
+
+rv_status rv_share_open(rv_share *share, const rv_config *config, rv_split split, bool shuffle) {
+    rv_status status = RV_OK;
+    TRY(rv_data_open(config, split, &share->source));
+    if (share->source.count > 0)
+        TRY(rv_loader_create(&share->source, config->train.batch, config->seed, shuffle,
+                             &share->loader));
+out:
+    return status;
+}
+
+void rv_share_close(rv_share *share) {
+    rv_loader_destroy(share->loader);
+    if (share->source.close) share->source.close(share->source.self);
+    *share = (rv_share){0};
+}
+
+/* ---- device ----------------------------------------------------------------------------- */
+
+rv_status rv_isa_parse(const char *name, rv_isa *out) {
+    *out = RV_ISA_AUTO;
+    if (!name) return RV_OK;
+    const char *names[RV_ISAS];
+    for (int i = 0; i < RV_ISAS; i++) {
+        names[i] = rv_isa_name((rv_isa)i);
+        if (strcmp(name, names[i]) == 0) {
+            *out = (rv_isa)i;
+            return RV_OK;
+        }
+    }
+    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, rv_nearest(name, names, RV_ISAS),
+                      "unknown instruction set \"%s\" (one of " RV_ISA_NAMES ")", name);
+}
+
+rv_status rv_setup_device(rv_setup *setup, const char *isa, int threads) {
+    rv_status status = RV_OK;
+    rv_isa level;
+    if (threads < 0) FAIL(RV_USAGE, "threads: %d is negative", threads);
+    setup->threads = threads ? threads : rv_host_threads();
+    TRY(rv_isa_parse(isa, &level));
+    TRY(rv_device_open("cpu", level, setup->threads, &setup->device));
+out:
+    return status;
+}
+
+/* ---- network ---------------------------------------------------------------------------- */
+
+rv_status rv_setup_net(rv_setup *setup, const rv_source *source) {
+    rv_status status = RV_OK;
+    TRY(rv_config_bind(setup->config, source));
+    TRY(rv_net_create(&setup->config->net, &setup->net));
+out:
+    return status;
+}
+
+rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
+                          int64_t total_steps) {
+    rv_status status = RV_OK;
+    const rv_config *config = setup->config;
+    rv_version *start = NULL;
+    const rv_batch *batch = NULL;
+    int count = config->train.batch < FORM_SAMPLES ? config->train.batch : FORM_SAMPLES;
+    if (first->source.count < count) count = (int)first->source.count;
+
+    TRY(rv_version_create(setup->net, &setup->device, &start));
+    if (block)
+        memcpy(rv_version_block(start), block, setup->net->n_all * sizeof *block);
+    else
+        TRY(rv_net_init(setup->net, rv_version_block(start)));
+    TRY(rv_version_derive(start, config->train.batch));
+    TRY(rv_loader_first(first->loader, count, &batch));
+    TRY(rv_net_choose_forms(setup->net, &setup->device, start, &config->encode, batch));
+
+    const rv_serial_desc desc = {setup->net,    &setup->device, &config->encode,
+                                 &config->loss, &config->train, total_steps};
+    TRY(rv_serial_create(&desc, &setup->serial));
+    rv_version *version = rv_serial_version(setup->serial);
+    memcpy(rv_version_block(version), rv_version_block(start), setup->net->n_all * sizeof *block);
+    TRY(rv_version_derive(version, config->train.batch));
+out:
+    rv_version_destroy(start);
+    return status;
+}
+
+rv_status rv_setup_recipe(const rv_setup *setup, char **text) {
+    static const char *const names[] = {
+#define FORM_NAME(name, word) word,
+        RV_FORM_LIST(FORM_NAME)
+#undef FORM_NAME
+    };
+    rv_status status = RV_OK;
+    for (int i = 0; i < setup->net->layer_count; i++) {
+        rv_form form = rv_net_layer_form(setup->net, i);
+        if (form == RV_FORM_AUTO) continue;
+        char assignment[RV_NAME_MAX + 64];
+        snprintf(assignment, sizeof assignment, "network.%s.form=%s",
+                 rv_net_layer_name(setup->net, i), names[form]);
+        TRY(rv_tree_set(setup->config->tree, assignment));
+    }
+    TRY(rv_config_text(setup->config, text));
+out:
+    return status;
+}
+
+void rv_setup_finish(rv_setup *setup) {
+    rv_serial_destroy(setup->serial);
+    rv_net_destroy(setup->net);
+    if (setup->device.ops) rv_device_close(&setup->device);
+    rv_config_free(setup->config);
+    *setup = (rv_setup){0};
+}
