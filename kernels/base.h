@@ -153,7 +153,8 @@ typedef struct rv_spec {
     const char *name;
     rv_type type;
     size_t offset;                /* in the row's option struct */
-    double initial;               /* default; NAN = absent unless given (see the row's sentence) */
+    double initial;               /* default; NAN = absent unless given (see the row's sentence).
+                                     Required: INT and PAIR with NAN; TEXT without default, least 1 */
     double least, most;           /* inclusive limits; for CHOICE unused */
     bool open;                    /* the lower limit itself is excluded */
     const char *choices;          /* CHOICE: "a|b|c"; TEXT: default text */
