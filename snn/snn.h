@@ -4,7 +4,8 @@
  * encoders, initialisation, and the plain serial trainer that every pipeline must equal.
  *
  * Knows kernels/ only: no files, no stages, no threads of its own. A description is borrowed for
- * the life of what is made from it. Steps count time; chunk c of C covers [c*T/C, (c+1)*T/C).
+ * the life of what is made from it. Steps count time; chunk c of C covers [c*T/C, (c+1)*T/C), and
+ * micro-batch m of M covers the samples [m*B/M, (m+1)*B/M); both may be ragged.
  */
 #ifndef RV_SNN_H
 #define RV_SNN_H
@@ -14,6 +15,11 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Where part i of `parts` of `total` begins; part i ends where i + 1 begins. */
+static inline int rv_cut(int i, int parts, int total) {
+    return (int)((int64_t)i * total / parts);
+}
 
 #define RV_NAME_MAX 64
 #define RV_MAX_INPUTS 8 /* layers one add or concat may take */
@@ -108,6 +114,12 @@ typedef struct rv_train_desc {
     rv_group_desc *groups;
 } rv_train_desc;
 
+/* Options of the layer rows. */
+typedef struct rv_linear_options {
+    int units;
+    bool bias;
+} rv_linear_options;
+
 /* Tables for configuration and `list`. */
 const rv_table *rv_layer_table(void); /* maps, pools, joins, ... (neurons: rv_neuron_table) */
 const rv_table *rv_loss_table(void);
@@ -148,7 +160,7 @@ typedef struct rv_net {
     int block_count;         /* maps with what follows; automatic cuts lie between blocks */
     int *block_first;        /* first layer of each block */
     rv_shape output;
-    bool output_spikes; /* the last layer gives bits (else values; its h is read as membrane) */
+    bool output_spikes; /* the last layer gives bits; else values */
 } rv_net;
 
 /* Check a description and lay it out. RV_CONFIG with line and column for shapes that do not fit
@@ -160,7 +172,9 @@ const char *rv_net_layer_name(const rv_net *net, int layer);
 rv_shape rv_net_layer_shape(const rv_net *net, int layer);
 bool rv_net_layer_spikes(const rv_net *net, int layer);  /* a neuron layer that emits spikes */
 rv_form rv_net_layer_form(const rv_net *net, int layer); /* AUTO for layers without a product */
-/* Synaptic targets of one spike of each input unit of a map, summed: for synaptic operations. */
+/* Synaptic targets of one spike of each input unit of a map (or recurrent layer), summed: synaptic
+ * operations are spikes * targets / input units. 0: no product. */
+int64_t rv_net_layer_targets(const rv_net *net, int layer);
 const rv_tensor *rv_net_tensor_find(const rv_net *net, const char *name); /* NULL: none */
 /* "neurons: subtract, same step, >=, input x1, reset detached": what runs, one line. */
 void rv_net_describe(const rv_net *net, char *buffer, size_t size);
@@ -192,7 +206,7 @@ typedef struct rv_tape rv_tape;
 RV_CHECKED rv_status rv_state_create(const rv_net *net, const rv_device *device, int B,
                                      rv_state **out);
 void rv_state_destroy(rv_state *state);
-void rv_state_clear(rv_state *state); /* at rest */
+RV_CHECKED rv_status rv_state_clear(rv_state *state, rv_queue *queue); /* at rest */
 RV_CHECKED rv_status rv_tape_create(const rv_net *net, const rv_device *device, int T, int B,
                                     rv_tape **out);
 void rv_tape_destroy(rv_tape *tape);
@@ -233,8 +247,9 @@ RV_CHECKED rv_status rv_net_choose_forms(rv_net *net, const rv_device *device, r
                                          const rv_choice *encoder, const rv_batch *first);
 
 /* ---- encoders --------------------------------------------------------------------------- */
-/* Steps [t0, t1) of the samples `row`..`row+B` of a batch as bits or values in `out` (memory from
- * the arena or the batch). A pure function of (sample, t0, t1). */
+/* Steps [t0, t1) of the samples `row`..`row+B` of a batch as bits or values. Where `out` holds
+ * memory on entry it is used; else `out` shows the batch's own memory, or the arena's. A pure
+ * function of (sample, t0, t1). Every encoder's options begin with `int steps`. */
 typedef struct rv_encoding { /* what an encoder gives for a source */
     rv_shape shape;
     bool spikes, held;
@@ -248,7 +263,9 @@ RV_CHECKED rv_status rv_encode(const rv_choice *encoder, const rv_device *device
 
 /* ---- losses ----------------------------------------------------------------------------- */
 /* Per micro-batch: observe every chunk ascending, finish once, adjoint of every chunk descending.
- */
+ * Membrane readouts read h, the membrane before reset, of a neuron layer (for an integrator that is
+ * its value, for snnTorch's neurons `mem`): a reset forgets how far the membrane had come. A last
+ * layer that is no neuron is read as it is. Prediction: the largest logit, the first on ties. */
 typedef struct rv_loss rv_loss;
 RV_CHECKED rv_status rv_loss_create(const rv_loss_desc *desc, const rv_net *net, int B,
                                     rv_loss **out);
