@@ -106,6 +106,7 @@ typedef struct rv_group_desc { /* parameter group: tensors whose name matches th
 
 typedef struct rv_train_desc {
     int64_t epochs, max_steps; /* max_steps 0 = off */
+    int64_t total_steps;       /* lr_schedule.total_steps; 0 = min(epochs * updates, max_steps) */
     int batch, micro_batches, chunks;
     rv_choice optimizer; /* rv_optimizer_table() */
     rv_choice schedule;  /* rv_schedule_table() */
