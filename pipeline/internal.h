@@ -5,11 +5,12 @@
 #ifndef RV_PIPELINE_INTERNAL_H
 #define RV_PIPELINE_INTERNAL_H
 
-#include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "data/data.h"
 #include "pipeline/ranvier.h"
+#include "pipeline/text.h"
 
 /* ---- host.c: the machine we run on ------------------------------------------------------ */
 double rv_host_seconds(void); /* monotonic */
@@ -70,6 +71,8 @@ RV_CHECKED rv_status rv_isa_parse(const char *name, rv_isa *out); /* NULL: best.
 RV_CHECKED rv_status rv_setup_device(rv_setup *setup, const char *isa, int threads);
 /* Bind the recipe to the source, lay out the network and check that recipe and source fit. */
 RV_CHECKED rv_status rv_setup_net(rv_setup *setup, const rv_source *source);
+/* What only training asks: stages this version can run, a batch the training share can fill. */
+RV_CHECKED rv_status rv_setup_check(const rv_setup *setup, const rv_source *train);
 /* Fix the forms under the weights `block` ([n_all]; NULL: the initial ones), make the trainer and
  * give it these weights. total_steps: horizon of the rate schedule. */
 RV_CHECKED rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
@@ -112,16 +115,6 @@ typedef struct rv_layers {
 } rv_layers;
 RV_CHECKED rv_status rv_layers_fill(rv_layers *layers, const rv_net *net, const rv_score *score);
 void rv_layers_finish(rv_layers *layers);
-
-/* ---- text.c ----------------------------------------------------------------------------- */
-/* A number, or null when it is not finite. NULL: out of memory (as all of jansson). */
-json_t *rv_json_number(double value);
-/* Take ownership of `root` and print it; compact: one line. RV_MEMORY when root is NULL. */
-RV_CHECKED rv_status rv_json_text(json_t *root, bool compact, char **text);
-/* Parse a file; RV_INPUT, RV_DATA with line and column. *out: json_decref. */
-RV_CHECKED rv_status rv_json_load(const char *path, json_t **out);
-/* The name nearest to `word`, or NULL when none is near enough to be meant. */
-const char *rv_nearest(const char *word, const char *const *names, int count);
 
 /* ---- one function per public call, on full structs -------------------------------------- */
 RV_CHECKED rv_status rv_train_run(const rv_train_options *options, rv_trainer **trainer,

@@ -71,6 +71,19 @@ out:
     return status;
 }
 
+rv_status rv_setup_check(const rv_setup *setup, const rv_source *train) {
+    const rv_config *config = setup->config;
+    if (config->stages > 1)
+        return rv_fail_at(RV_CONFIG, rv_config_place(config, "pipeline", "stages"),
+                          "pipeline.stages", NULL, "%d stages: this version trains with one",
+                          config->stages);
+    if (config->train.batch > train->count)
+        return rv_fail_at(RV_CONFIG, rv_config_place(config, "train", "batch"), "train.batch", NULL,
+                          "batch of %d is larger than the training share of %lld samples",
+                          config->train.batch, (long long)train->count);
+    return RV_OK;
+}
+
 rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
                           int64_t total_steps) {
     rv_status status = RV_OK;

@@ -86,20 +86,6 @@ static void say_what_runs(const rv_training *training) {
         setup->threads == 1 ? "" : "s");
 }
 
-static rv_status check_fit(const rv_training *training) {
-    const rv_config *config = training->setup.config;
-    const rv_source *source = &training->share[RV_SPLIT_TRAIN].source;
-    if (config->stages > 1)
-        return rv_fail_at(RV_CONFIG, rv_config_place(config, "pipeline", "stages"),
-                          "pipeline.stages", NULL, "%d stages: this version trains with one",
-                          config->stages);
-    if (config->train.batch > source->count)
-        return rv_fail_at(RV_CONFIG, rv_config_place(config, "train", "batch"), "train.batch", NULL,
-                          "batch of %d is larger than the training share of %lld samples",
-                          config->train.batch, (long long)source->count);
-    return RV_OK;
-}
-
 static rv_status run_open(rv_training *training) {
     rv_status status = RV_OK;
     const rv_setup *setup = &training->setup;
@@ -134,7 +120,7 @@ static rv_status training_open(rv_training *training) {
                           split == RV_SPLIT_TRAIN));
     rv_share *train = &training->share[RV_SPLIT_TRAIN];
     TRY(rv_setup_net(setup, &train->source));
-    TRY(check_fit(training));
+    TRY(rv_setup_check(setup, &train->source));
     training->steps_per_epoch =
         (train->source.count + config->train.batch - 1) / config->train.batch;
     training->steps = config->train.epochs * training->steps_per_epoch;

@@ -1,0 +1,12 @@
+/* ranvier info FILE */
+#include "pipeline/cmd.h"
+
+rv_code rv_cmd_info(const rv_arguments *arguments) {
+    rv_status status = RV_OK;
+    char *text = NULL;
+    TRY((rv_status)rv_info(arguments->operand[0], &text));
+    TRY(rv_print_text(text, arguments->json));
+out:
+    rv_text_free(text);
+    return status;
+}

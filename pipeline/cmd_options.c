@@ -1,0 +1,203 @@
+/* Options of all commands: one row each. A command names those it takes. */
+#include <argp.h>
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pipeline/cmd.h"
+
+typedef enum rv_option_type { OPTION_FLAG, OPTION_TEXT, OPTION_COUNT, OPTION_SET } rv_option_type;
+
+typedef struct rv_option_row {
+    const char *name;
+    int key; /* a letter, or above it: no short form */
+    const char *value, *sentence;
+    rv_option_type type;
+    size_t offset;
+} rv_option_row;
+
+enum { NO_LETTER = UCHAR_MAX + 1 };
+#define FIELD(name) offsetof(rv_arguments, name)
+static const rv_option_row option_rows[] = {
+    {"out", 'o', "PATH", "where to write (train: the run folder)", OPTION_TEXT, FIELD(out)},
+    {"set", NO_LETTER, "PATH=VALUE", "change the recipe: train.epochs=3; list entries by name",
+     OPTION_SET, FIELD(sets)},
+    {"threads", NO_LETTER + 1, "N", "threads (default: all that this process may use)",
+     OPTION_COUNT, FIELD(threads)},
+    {"isa", NO_LETTER + 2, "NAME", "instruction set: baseline, avx2, avx512, amx", OPTION_TEXT,
+     FIELD(isa)},
+    {"data", NO_LETTER + 3, "CONFIG", "take data and encoder from this recipe", OPTION_TEXT,
+     FIELD(data)},
+    {"split", NO_LETTER + 4, "NAME", "train, validation or test (default)", OPTION_TEXT,
+     FIELD(split)},
+    {"predictions", NO_LETTER + 5, "FILE", "write sample,label,prediction as CSV", OPTION_TEXT,
+     FIELD(predictions)},
+    {"json", NO_LETTER + 6, NULL, "print one JSON object on standard output", OPTION_FLAG,
+     FIELD(json)},
+    {"quiet", 'q', NULL, "no progress and no log", OPTION_FLAG, FIELD(quiet)},
+    {"verbose", 'v', NULL, "more in the log", OPTION_FLAG, FIELD(verbose)},
+    {"help", 'h', NULL, "show this help", OPTION_FLAG, FIELD(help)},
+};
+enum { OPTIONS = sizeof option_rows / sizeof *option_rows, COUNT_MOST = 4096 };
+
+typedef struct rv_parse {
+    const rv_command *command;
+    rv_arguments *arguments;
+    rv_status status; /* of our own checks; argp's failures are told apart by RV_OK */
+} rv_parse;
+
+/* Whether the command takes the option: its name stands in the list between blanks. */
+static bool takes(const rv_command *command, const rv_option_row *row) {
+    if (strcmp(row->name, "help") == 0) return true;
+    size_t length = strlen(row->name);
+    for (const char *at = command->options; (at = strstr(at, row->name)); at += length)
+        if ((at == command->options || at[-1] == ' ') && (at[length] == ' ' || !at[length]))
+            return true;
+    return false;
+}
+
+static rv_status count_parse(const char *name, const char *text, int *out) {
+    char *end = NULL;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < 1 || value > COUNT_MOST)
+        return rv_fail(RV_USAGE, "--%s takes a whole number from 1 to %d, not \"%s\"", name,
+                       COUNT_MOST, text);
+    *out = (int)value;
+    return RV_OK;
+}
+
+static rv_status option_store(const rv_option_row *row, const char *value,
+                              rv_arguments *arguments) {
+    char *field = (char *)arguments + row->offset;
+    if (row->type == OPTION_FLAG)
+        *(bool *)field = true;
+    else if (row->type == OPTION_TEXT)
+        *(const char **)field = value;
+    else if (row->type == OPTION_COUNT)
+        return count_parse(row->name, value, (int *)field);
+    else
+        arguments->sets[arguments->set_count++] = value;
+    return RV_OK;
+}
+
+static error_t parse_one(int key, char *value, struct argp_state *state) {
+    rv_parse *parse = state->input;
+    rv_arguments *arguments = parse->arguments;
+    const rv_command *command = parse->command;
+    for (int i = 0; i < OPTIONS; i++)
+        if (key == option_rows[i].key) {
+            parse->status = option_store(&option_rows[i], value, arguments);
+            return parse->status == RV_OK ? 0 : EINVAL;
+        }
+    if (key == ARGP_KEY_ARG) {
+        if (arguments->operand_count < command->most)
+            arguments->operand[arguments->operand_count++] = value;
+        else
+            parse->status = rv_fail(RV_USAGE, "%s takes %s: \"%s\" is too much", command->name,
+                                    command->operands, value);
+        return parse->status == RV_OK ? 0 : EINVAL;
+    }
+    if (key == ARGP_KEY_END && arguments->operand_count < command->least && !arguments->help) {
+        parse->status = rv_fail(RV_USAGE, "%s needs %s", command->name, command->operands);
+        return EINVAL;
+    }
+    return key == ARGP_KEY_END ? 0 : ARGP_ERR_UNKNOWN;
+}
+
+/* ---- why argp refused ------------------------------------------------------------------- */
+
+/* Long options may be shortened as far as they stay alone; NULL: none or several. */
+static const rv_option_row *long_find(const rv_command *command, const char *name, size_t length) {
+    const rv_option_row *found = NULL;
+    int count = 0;
+    for (int i = 0; i < OPTIONS; i++) {
+        const rv_option_row *row = &option_rows[i];
+        if (!takes(command, row) || strncmp(row->name, name, length) != 0) continue;
+        if (strlen(row->name) == length) return row;
+        found = row;
+        count++;
+    }
+    return count == 1 ? found : NULL;
+}
+
+static const rv_option_row *letter_find(const rv_command *command, int letter) {
+    for (int i = 0; i < OPTIONS; i++)
+        if (option_rows[i].key == letter && takes(command, &option_rows[i])) return &option_rows[i];
+    return NULL;
+}
+
+static rv_status unknown_option(const rv_command *command, const char *shown, const char *word) {
+    const char *names[OPTIONS], *near;
+    char hint[64] = "";
+    int count = 0;
+    for (int i = 0; i < OPTIONS; i++)
+        if (takes(command, &option_rows[i])) names[count++] = option_rows[i].name;
+    near = rv_nearest(word, names, count);
+    if (near) snprintf(hint, sizeof hint, "--%s", near);
+    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, near ? hint : NULL,
+                      "%s: unknown option \"%s\"", command->name, shown);
+}
+
+/* argp says only that something is wrong; find it the way getopt reads the line. */
+static rv_status find_culprit(const rv_command *command, int argc, char **argv) {
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const char *word = argv[i];
+        if (word[0] != '-' || !word[1]) continue;
+        if (word[1] == '-') {
+            const char *name = word + 2;
+            size_t length = strcspn(name, "=");
+            char shown[64];
+            snprintf(shown, sizeof shown, "%.*s", (int)length, name);
+            const rv_option_row *row = long_find(command, name, length);
+            if (!row) return unknown_option(command, word, shown);
+            if (!row->value && name[length])
+                return rv_fail(RV_USAGE, "--%s takes no value", row->name);
+            if (row->value && !name[length] && ++i == argc)
+                return rv_fail(RV_USAGE, "--%s needs %s", row->name, row->value);
+            continue;
+        }
+        for (const char *letter = word + 1; *letter; letter++) {
+            const rv_option_row *row = letter_find(command, (unsigned char)*letter);
+            if (!row) return unknown_option(command, word, word + 1);
+            if (!row->value) continue;
+            if (!letter[1] && ++i == argc)
+                return rv_fail(RV_USAGE, "-%c needs %s", *letter, row->value);
+            break;
+        }
+    }
+    return rv_fail(RV_USAGE, "%s: wrong options", command->name);
+}
+
+rv_status rv_arguments_parse(const rv_command *command, int argc, char **argv, rv_arguments *out) {
+    rv_status status = RV_OK;
+    struct argp_option options[OPTIONS + 1] = {0};
+    int count = 0;
+    for (int i = 0; i < OPTIONS; i++) {
+        const rv_option_row *row = &option_rows[i];
+        if (takes(command, row))
+            options[count++] =
+                (struct argp_option){row->name, row->key, row->value, 0, row->sentence, 0};
+    }
+    const struct argp argp = {.options = options,
+                              .parser = parse_one,
+                              .args_doc = command->operands,
+                              .doc = command->sentence};
+    rv_parse parse = {command, out, RV_OK};
+    TRY(rv_alloc((size_t)argc, sizeof *out->sets, "assignments", &out->sets));
+    error_t failed =
+        argp_parse(&argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_EXIT | ARGP_NO_HELP, NULL, &parse);
+    TRY(parse.status);
+    if (failed) TRY(find_culprit(command, argc, argv));
+    if (out->help)
+        argp_help(&argp, stdout, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, argv[0]);
+out:
+    return status;
+}
+
+void rv_arguments_finish(rv_arguments *arguments) {
+    rv_free(arguments->sets);
+    *arguments = (rv_arguments){0};
+}

@@ -1,0 +1,152 @@
+/* What can be named in a recipe, as JSON, straight from the tables. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "pipeline/internal.h"
+
+/* ---- parameters ------------------------------------------------------------------------- */
+
+static const char *type_text(rv_type type) {
+    static const char *const names[] = {
+        [RV_T_BOOL] = "bool",          [RV_T_INT] = "int",         [RV_T_REAL] = "real",
+        [RV_T_REALS] = "reals",        [RV_T_CHOICE] = "choice",   [RV_T_TEXT] = "text",
+        [RV_T_PAIR] = "int or [h, w]", [RV_T_ROW] = "{kind: ...}",
+    };
+    return (size_t)type < sizeof names / sizeof *names && names[type] ? names[type] : "other";
+}
+
+/* Word `index` of "a|b|c". */
+static json_t *choice_word(const char *choices, int index) {
+    for (; choices && index > 0; index--) {
+        choices = strchr(choices, '|');
+        if (choices) choices++;
+    }
+    return choices ? json_stringn(choices, strcspn(choices, "|")) : json_null();
+}
+
+static json_t *default_json(const rv_spec *spec) {
+    if (spec->type == RV_T_TEXT || spec->type == RV_T_ROW)
+        return spec->choices ? json_string(spec->choices) : json_null();
+    if (isnan(spec->initial)) return json_null();
+    if (spec->type == RV_T_BOOL) return json_boolean(spec->initial != 0);
+    if (spec->type == RV_T_CHOICE) return choice_word(spec->choices, (int)spec->initial);
+    if (spec->type == RV_T_INT || spec->type == RV_T_PAIR)
+        return json_integer((json_int_t)spec->initial);
+    return rv_json_number(spec->initial);
+}
+
+static bool limited(double value) { /* the widest int and what is beyond count as no limit */
+    return isfinite(value) && fabs(value) < 2147483647.0;
+}
+
+static json_t *limits_json(const rv_spec *spec) {
+    char text[64] = "";
+    if (spec->type == RV_T_CHOICE) return json_string(spec->choices);
+    if (spec->type == RV_T_ROW) return json_string(spec->table->name);
+    if (spec->type == RV_T_BOOL || spec->type == RV_T_TEXT) return json_string("");
+    bool low = limited(spec->least), high = limited(spec->most);
+    const char *open = spec->open ? ">" : ">=";
+    if (low && high)
+        snprintf(text, sizeof text, "%s %.6g, <= %.6g", open, spec->least, spec->most);
+    else if (low)
+        snprintf(text, sizeof text, "%s %.6g", open, spec->least);
+    else if (high)
+        snprintf(text, sizeof text, "<= %.6g", spec->most);
+    return json_string(text);
+}
+
+static json_t *row_json(const rv_row *row) {
+    json_t *parameters = json_array();
+    for (const rv_spec *spec = row->specs; spec && spec->name; spec++)
+        json_array_append_new(parameters,
+                              json_pack("{s:s, s:s, s:o, s:o, s:s}", "name", spec->name, "type",
+                                        type_text(spec->type), "default", default_json(spec),
+                                        "limits", limits_json(spec), "sentence",
+                                        spec->sentence ? spec->sentence : ""));
+    return json_pack("{s:s, s:s, s:s, s:o}", "name", row->name, "sentence",
+                     row->sentence ? row->sentence : "", "source", row->source ? row->source : "",
+                     "parameters", parameters);
+}
+
+static json_t *table_rows(const rv_table *table) {
+    json_t *rows = json_array();
+    for (int i = 0; i < table->count; i++)
+        json_array_append_new(rows, row_json(rv_table_row(table, i)));
+    return rows;
+}
+
+/* ---- kinds that are no table ------------------------------------------------------------- */
+
+static json_t *keys_rows(const rv_table *(*unused)(void)) {
+    (void)unused;
+    int count = 0;
+    const rv_key_row *keys = rv_config_keys(&count);
+    json_t *rows = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(rows, json_pack("{s:s, s:s, s:s?, s:s}", "key", keys[i].path, "type",
+                                              keys[i].type, "default", keys[i].initial, "sentence",
+                                              keys[i].sentence));
+    return rows;
+}
+
+/* Devices are found by opening them: what cannot be opened says why. */
+static json_t *devices_rows(const rv_table *(*unused)(void)) {
+    static const char *const names[] = {"cpu", "cuda:0", "emu:0"};
+    (void)unused;
+    json_t *rows = json_array();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        rv_device device = {0};
+        rv_status status = rv_device_open(names[i], RV_ISA_AUTO, 1, &device);
+        json_t *row;
+        if (status == RV_OK)
+            row = json_pack("{s:s, s:b, s:s, s:i, s:s}", "name", names[i], "available", 1, "isa",
+                            rv_isa_name(rv_device_isa(&device)), "threads", rv_host_threads(),
+                            "sentence", "");
+        else
+            row = json_pack("{s:s, s:b, s:n, s:n, s:s}", "name", names[i], "available", 0, "isa",
+                            "threads", "sentence", rv_error_get()->message);
+        json_array_append_new(rows, row);
+        if (status == RV_OK) rv_device_close(&device);
+    }
+    return rows;
+}
+
+static json_t *rows_of_table(const rv_table *(*table)(void)) {
+    return table_rows(table());
+}
+
+static const struct {
+    const char *name;
+    json_t *(*rows)(const rv_table *(*table)(void));
+    const rv_table *(*table)(void);
+} kinds[] = {
+    {"neurons", rows_of_table, rv_neuron_table},
+    {"surrogates", rows_of_table, rv_surrogate_table},
+    {"layers", rows_of_table, rv_layer_table},
+    {"losses", rows_of_table, rv_loss_table},
+    {"regularizers", rows_of_table, rv_regularizer_table},
+    {"optimizers", rows_of_table, rv_optimizer_table},
+    {"schedules", rows_of_table, rv_schedule_table},
+    {"encoders", rows_of_table, rv_encoder_table},
+    {"init", rows_of_table, rv_init_table},
+    {"readers", rows_of_table, rv_reader_table},
+    {"devices", devices_rows, NULL},
+    {"keys", keys_rows, NULL},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+rv_status rv_list_json(const char *kind, char **json) {
+    const char *names[KINDS];
+    char all[256] = "";
+    for (int i = 0; i < KINDS; i++) {
+        if (strcmp(kind, kinds[i].name) == 0)
+            return rv_json_text(
+                json_pack("{s:s, s:o}", "kind", kind, "rows", kinds[i].rows(kinds[i].table)), false,
+                json);
+        names[i] = kinds[i].name;
+        strcat(strcat(all, i ? ", " : ""), names[i]);
+    }
+    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, rv_nearest(kind, names, KINDS),
+                      "unknown kind \"%s\" (one of %s)", kind, all);
+}

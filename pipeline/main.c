@@ -1,0 +1,126 @@
+/*
+ * The program: which command, which signals, which exit code. The only place that reads the
+ * environment, installs signal handlers or ends the process.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pipeline/cmd.h"
+
+#define COMMON " json quiet verbose "
+static const rv_command commands[] = {
+    {"train", "CONFIG", "train a network as the recipe says and write a run folder",
+     COMMON "out set threads isa", 1, 1, true, rv_cmd_train},
+    {"eval", "MODEL|DIR", "evaluate a model file or the best model of a run folder",
+     COMMON "data set split predictions threads isa", 1, 1, false, rv_cmd_eval},
+    {"info", "FILE", "say what a model, run folder, recipe or data file holds", COMMON, 1, 1, false,
+     rv_cmd_info},
+    {"check", "FILE|RUN|CONFIG", "verify a file, a run folder, or a recipe with its data",
+     COMMON "set", 1, 1, false, rv_cmd_check},
+    {"list", "KIND",
+     "list neurons, surrogates, layers, losses, regularizers, optimizers, schedules, encoders, "
+     "init, readers, devices or keys",
+     COMMON, 1, 1, false, rv_cmd_list},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+/* ---- signals ---------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t stop; /* the signal that asked for an end */
+
+/* The first asks to save and stop; a second SIGINT is a user who will not wait. */
+static void on_signal(int number) {
+    if (stop && number == SIGINT) _exit(RV_INTERRUPT);
+    stop = number;
+}
+
+static rv_status signals_install(void) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGINT, &action, NULL) != 0 || sigaction(SIGTERM, &action, NULL) != 0)
+        return rv_fail(RV_INTERNAL, "sigaction: %s", strerror(errno));
+    return RV_OK;
+}
+
+/* ---- commands --------------------------------------------------------------------------- */
+
+static void print_help(void) {
+    const char *cells[COMMANDS][2];
+    puts("Usage: ranvier COMMAND [OPTION...]\n"
+         "Train spiking neural networks, cut along layers and along time.\n");
+    for (int i = 0; i < COMMANDS; i++) {
+        cells[i][0] = commands[i].name;
+        cells[i][1] = commands[i].sentence;
+    }
+    rv_print_grid(&(rv_grid){2, 2, NULL}, &cells[0][0], COMMANDS);
+    puts("\nranvier COMMAND --help shows a command's options; ranvier --version the version.");
+}
+
+static rv_status find_command(const char *word, const rv_command **out) {
+    const char *names[COMMANDS + 2];
+    for (int i = 0; i < COMMANDS; i++) {
+        names[i] = commands[i].name;
+        if (strcmp(word, names[i]) == 0) {
+            *out = &commands[i];
+            return RV_OK;
+        }
+    }
+    names[COMMANDS] = "--help";
+    names[COMMANDS + 1] = "--version";
+    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, rv_nearest(word, names, COMMANDS + 2),
+                      "unknown %s \"%s\"", word[0] == '-' ? "option" : "command", word);
+}
+
+static rv_status run_command(const rv_command *command, int argc, char **argv) {
+    rv_status status = RV_OK;
+    rv_arguments arguments = {.stop = &stop};
+    char name[32];
+    snprintf(name, sizeof name, "ranvier %s", command->name);
+    argv[0] = name;
+    TRY(rv_arguments_parse(command, argc, argv, &arguments));
+    if (arguments.help) goto out;
+    if (command->stops) TRY(signals_install());
+    TRY((rv_status)command->run(&arguments));
+out:
+    rv_arguments_finish(&arguments);
+    return status;
+}
+
+/* Output that did not arrive is a failure, whatever the command thought. */
+static rv_status flush_output(void) {
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return rv_fail(RV_IO, "standard output: %s", strerror(errno));
+    return RV_OK;
+}
+
+static rv_status dispatch(int argc, char **argv) {
+    const rv_command *command = NULL;
+    rv_status status = RV_OK;
+    if (argc < 2) FAIL(RV_USAGE, "no command; ranvier --help lists them");
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        print_help();
+    else if (strcmp(argv[1], "--version") == 0)
+        puts("ranvier " RANVIER_VERSION);
+    else {
+        TRY(find_command(argv[1], &command));
+        TRY(run_command(command, argc - 1, argv + 1));
+    }
+    TRY(flush_output());
+out:
+    return status;
+}
+
+int main(int argc, char **argv) {
+    bool json = false; /* known before the options are read, so that their errors are JSON too */
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        json |= strcmp(argv[i], "--json") == 0;
+    rv_status status = dispatch(argc, argv);
+    if (status != RV_OK && status != RV_DIFFERENT) {
+        rv_print_error(json);
+        fflush(stdout);
+    }
+    return status;
+}
