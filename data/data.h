@@ -42,6 +42,7 @@ typedef struct rv_data_desc {
     double validation;    /* share held out of train, chosen by seed */
     double mean, std;     /* normalize: (x/255 - mean)/std for bytes */
     rv_where where;
+    struct rv_shared_source *shared; /* open training source, while a split of it is */
 } rv_data_desc;
 
 typedef struct rv_config {
@@ -91,7 +92,8 @@ typedef enum rv_split { RV_SPLIT_TRAIN, RV_SPLIT_VALIDATION, RV_SPLIT_TEST, RV_S
 const char *rv_split_name(rv_split split);
 const rv_table *rv_reader_table(void);
 /* Open the reader; training and validation share one source split by seed. RV_INPUT missing file,
- * RV_DATA damaged (path and what), RV_CONFIG when labels or counts do not fit. count 0: absent. */
+ * RV_DATA damaged (path and what), RV_CONFIG when labels or counts do not fit. count 0: absent.
+ * The config outlives its sources; one thread at a time opens or closes them. */
 RV_CHECKED rv_status rv_data_open(const rv_config *config, rv_split split, rv_source *out);
 
 /* What a data file holds, found from its contents. The whole file is read, so that a damaged one is
@@ -105,7 +107,9 @@ typedef struct rv_data_info {
 RV_CHECKED rv_status rv_data_describe(const char *path, rv_data_info *out);
 
 /* Batches of an epoch in shuffled (keyed by seed and epoch) or file order; a thread of its own
- * prepares the next one. next blocks until it is ready; *out is NULL at the end of the epoch. */
+ * prepares the next one. next blocks until it is ready; *out is NULL at the end of the epoch. A
+ * batch larger than the data is RV_CONFIG when shuffled (training), and one smaller batch in file
+ * order. */
 typedef struct rv_loader rv_loader;
 RV_CHECKED rv_status rv_loader_create(const rv_source *source, int batch, uint64_t seed,
                                       bool shuffle, rv_loader **out);
