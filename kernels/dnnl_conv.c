@@ -1,0 +1,312 @@
+#include "kernels/dnnl_conv.h"
+
+#ifdef RV_DNNL
+
+#include <dnnl.h>
+#include <pthread.h>
+#include <string.h>
+
+/* One of the three products. `move_in` and `move_out` carry images between rows and oneDNN's
+ * order: into it for operands, out of it for the result (WEIGHT has two operands). */
+typedef struct product {
+    dnnl_primitive_desc_t desc;
+    dnnl_primitive_t run, move_in, move_out, pack, unpack;
+    dnnl_memory_desc_t in, out, weights, scratch; /* what oneDNN chose */
+} product;
+
+typedef struct plan_key {
+    rv_plane in, out;
+    rv_window window;
+    int groups, B, ld_in, ld_out, bias;
+} plan_key;
+
+struct rv_conv_plan {
+    rv_conv_plan *next;
+    rv_conv_cache *cache;
+    plan_key key;
+    dnnl_memory_desc_t rows_in, rows_out, plain, bias; /* our own orders */
+    product products[3];
+};
+
+struct rv_conv_cache {
+    pthread_mutex_t lock;
+    bool lock_made;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    rv_conv_plan *plans;
+};
+
+static rv_status dnnl_check(dnnl_status_t result, const char *what) {
+    if (result == dnnl_success) return RV_OK;
+    rv_status status = result == dnnl_out_of_memory ? RV_MEMORY : RV_INTERNAL;
+    return rv_fail(status, "oneDNN: %s failed with status %d", what, (int)result);
+}
+#define CALL(function, ...) TRY(dnnl_check(function(__VA_ARGS__), #function))
+
+/* ---- cache ------------------------------------------------------------------------------ */
+rv_status rv_conv_cache_create(rv_conv_cache **out) {
+    rv_status status = RV_OK;
+    rv_conv_cache *cache = NULL;
+    TRY(rv_alloc(1, sizeof *cache, "convolution plans", &cache));
+    if (pthread_mutex_init(&cache->lock, NULL)) FAIL(RV_RESOURCE, "no mutex for convolution plans");
+    cache->lock_made = true;
+    CALL(dnnl_engine_create, &cache->engine, dnnl_cpu, 0);
+    CALL(dnnl_stream_create, &cache->stream, cache->engine, dnnl_stream_default_flags);
+    *out = cache;
+    cache = NULL;
+out:
+    rv_conv_cache_destroy(cache);
+    return status;
+}
+
+static void plan_destroy(rv_conv_plan *plan) {
+    if (!plan) return;
+    for (int p = 0; p < 3; p++) {
+        product *q = &plan->products[p];
+        dnnl_primitive_t primitives[] = {q->run, q->move_in, q->move_out, q->pack, q->unpack};
+        for (size_t i = 0; i < sizeof primitives / sizeof *primitives; i++)
+            if (primitives[i]) dnnl_primitive_destroy(primitives[i]);
+        if (q->desc) dnnl_primitive_desc_destroy(q->desc);
+    }
+    rv_free(plan);
+}
+
+void rv_conv_cache_destroy(rv_conv_cache *cache) {
+    if (!cache) return;
+    for (rv_conv_plan *plan = cache->plans, *next; plan; plan = next) {
+        next = plan->next;
+        plan_destroy(plan);
+    }
+    if (cache->stream) dnnl_stream_destroy(cache->stream);
+    if (cache->engine) dnnl_engine_destroy(cache->engine);
+    if (cache->lock_made) pthread_mutex_destroy(&cache->lock);
+    rv_free(cache);
+}
+
+/* ---- plans ------------------------------------------------------------------------------ */
+static rv_status make_move(dnnl_engine_t engine, const dnnl_memory_desc_t *from,
+                           const dnnl_memory_desc_t *to, dnnl_primitive_t *out) {
+    rv_status status = RV_OK;
+    dnnl_primitive_desc_t desc = NULL;
+    CALL(dnnl_reorder_primitive_desc_create, &desc, from, engine, to, engine, NULL);
+    CALL(dnnl_primitive_create, out, desc);
+out:
+    if (desc) dnnl_primitive_desc_destroy(desc);
+    return status;
+}
+
+/* rows of images: the distance between images is ld, whatever their units. */
+static rv_status make_rows(dnnl_memory_desc_t *out, int B, rv_plane plane, int ld) {
+    const dnnl_dims_t dims = {B, plane.c, plane.h, plane.w};
+    const dnnl_dims_t strides = {ld, (dnnl_dim_t)plane.h * plane.w, plane.w, 1};
+    return dnnl_check(dnnl_memory_desc_init_by_strides(out, 4, dims, dnnl_f32, strides),
+                      "description of images");
+}
+
+static rv_status describe(rv_conv_plan *plan, rv_conv_product kind, dnnl_primitive_attr_t attr) {
+    rv_status status = RV_OK;
+    const plan_key *k = &plan->key;
+    const rv_window *w = &k->window;
+    dnnl_memory_desc_t in, out, weights;
+    const dnnl_dims_t in_dims = {k->B, k->in.c, k->in.h, k->in.w};
+    const dnnl_dims_t out_dims = {k->B, k->out.c, k->out.h, k->out.w};
+    CALL(dnnl_memory_desc_init_by_tag, &in, 4, in_dims, dnnl_f32, dnnl_format_tag_any);
+    CALL(dnnl_memory_desc_init_by_tag, &out, 4, out_dims, dnnl_f32, dnnl_format_tag_any);
+    CALL(dnnl_memory_desc_init_by_tag, &weights, plan->plain.ndims, plan->plain.dims, dnnl_f32,
+         dnnl_format_tag_any);
+    const dnnl_dims_t stride = {w->stride[0], w->stride[1]};
+    const dnnl_dims_t dilation = {w->dilation[0] - 1, w->dilation[1] - 1};
+    const dnnl_dims_t padding = {w->padding[0], w->padding[1]};
+    dnnl_convolution_desc_t conv;
+    switch (kind) {
+    case RV_CONV_FORWARD:
+        CALL(dnnl_dilated_convolution_forward_desc_init, &conv, dnnl_forward_training,
+             dnnl_convolution_direct, &in, &weights, k->bias ? &plan->bias : NULL, &out, stride,
+             dilation, padding, padding);
+        break;
+    case RV_CONV_BACKWARD:
+        CALL(dnnl_dilated_convolution_backward_data_desc_init, &conv, dnnl_convolution_direct, &in,
+             &weights, &out, stride, dilation, padding, padding);
+        break;
+    case RV_CONV_WEIGHT:
+        CALL(dnnl_dilated_convolution_backward_weights_desc_init, &conv, dnnl_convolution_direct,
+             &in, &weights, NULL, &out, stride, dilation, padding, padding);
+        break;
+    }
+    CALL(dnnl_primitive_desc_create, &plan->products[kind].desc, &conv, attr, plan->cache->engine,
+         kind == RV_CONV_FORWARD ? NULL : plan->products[RV_CONV_FORWARD].desc);
+out:
+    return status;
+}
+
+static rv_status make_product(rv_conv_plan *plan, rv_conv_product kind,
+                              dnnl_primitive_attr_t attr) {
+    rv_status status = RV_OK;
+    product *q = &plan->products[kind];
+    dnnl_engine_t engine = plan->cache->engine;
+    bool backward = kind == RV_CONV_BACKWARD, forward = kind == RV_CONV_FORWARD;
+    TRY(describe(plan, kind, attr));
+    CALL(dnnl_primitive_create, &q->run, q->desc);
+    q->in = *dnnl_primitive_desc_query_md(q->desc,
+                                          backward ? dnnl_query_diff_src_md : dnnl_query_src_md, 0);
+    q->out = *dnnl_primitive_desc_query_md(q->desc,
+                                           forward ? dnnl_query_dst_md : dnnl_query_diff_dst_md, 0);
+    q->weights = *dnnl_primitive_desc_query_md(
+        q->desc, kind == RV_CONV_WEIGHT ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
+    q->scratch = *dnnl_primitive_desc_query_md(q->desc, dnnl_query_scratchpad_md, 0);
+    if (backward) {
+        TRY(make_move(engine, &q->in, &plan->rows_in, &q->move_in));
+    } else {
+        TRY(make_move(engine, &plan->rows_in, &q->in, &q->move_in));
+    }
+    if (forward) {
+        TRY(make_move(engine, &q->out, &plan->rows_out, &q->move_out));
+    } else {
+        TRY(make_move(engine, &plan->rows_out, &q->out, &q->move_out));
+    }
+    TRY(make_move(engine, &plan->plain, &q->weights, &q->pack));
+    TRY(make_move(engine, &q->weights, &plan->plain, &q->unpack));
+out:
+    return status;
+}
+
+static rv_status plan_create(rv_conv_cache *cache, const plan_key *key, rv_conv_plan **out) {
+    rv_status status = RV_OK;
+    rv_conv_plan *plan = NULL;
+    dnnl_primitive_attr_t attr = NULL;
+    TRY(rv_alloc(1, sizeof *plan, "convolution plan", &plan));
+    plan->cache = cache;
+    plan->key = *key;
+    TRY(make_rows(&plan->rows_in, key->B, key->in, key->ld_in));
+    TRY(make_rows(&plan->rows_out, key->B, key->out, key->ld_out));
+    const int *kernel = key->window.kernel, g = key->groups;
+    const dnnl_dims_t grouped = {g, key->out.c / g, key->in.c / g, kernel[0], kernel[1]};
+    const dnnl_dims_t single = {key->out.c, key->in.c, kernel[0], kernel[1]};
+    if (g > 1) {
+        CALL(dnnl_memory_desc_init_by_tag, &plan->plain, 5, grouped, dnnl_f32, dnnl_goihw);
+    } else {
+        CALL(dnnl_memory_desc_init_by_tag, &plan->plain, 4, single, dnnl_f32, dnnl_oihw);
+    }
+    const dnnl_dims_t channels = {key->out.c};
+    CALL(dnnl_memory_desc_init_by_tag, &plan->bias, 1, channels, dnnl_f32, dnnl_x);
+    CALL(dnnl_primitive_attr_create, &attr);
+    /* Scratch comes from the caller's arena, so threads may share one primitive. */
+    CALL(dnnl_primitive_attr_set_scratchpad_mode, attr, dnnl_scratchpad_mode_user);
+    for (int p = 0; p < 3; p++)
+        TRY(make_product(plan, (rv_conv_product)p, attr));
+    *out = plan;
+    plan = NULL;
+out:
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    plan_destroy(plan);
+    return status;
+}
+
+rv_status rv_conv_plan_get(rv_conv_cache *cache, const rv_conv *conv, int B, int ld_in, int ld_out,
+                           const rv_conv_plan **out) {
+    rv_status status = RV_OK;
+    plan_key key;
+    memset(&key, 0, sizeof key); /* keys are compared as bytes */
+    key.in = conv->in, key.out = conv->out, key.window = conv->window;
+    key.groups = conv->groups, key.B = B, key.ld_in = ld_in, key.ld_out = ld_out;
+    key.bias = conv->bias != NULL;
+    pthread_mutex_lock(&cache->lock);
+    rv_conv_plan *plan = cache->plans;
+    while (plan && memcmp(&plan->key, &key, sizeof key))
+        plan = plan->next;
+    if (!plan) {
+        TRY(plan_create(cache, &key, &plan));
+        plan->next = cache->plans;
+        cache->plans = plan;
+    }
+    *out = plan;
+out:
+    pthread_mutex_unlock(&cache->lock);
+    return status;
+}
+
+/* ---- use -------------------------------------------------------------------------------- */
+static size_t md_floats(const dnnl_memory_desc_t *md) {
+    size_t floats = (dnnl_memory_desc_get_size(md) + sizeof(float) - 1) / sizeof(float);
+    return (floats + RV_LANES - 1) / RV_LANES * RV_LANES;
+}
+size_t rv_conv_plan_weights(const rv_conv_plan *plan, rv_conv_product kind) {
+    return md_floats(&plan->products[kind].weights);
+}
+size_t rv_conv_plan_scratch(const rv_conv_plan *plan, rv_conv_product kind) {
+    const product *q = &plan->products[kind];
+    return md_floats(&q->in) + md_floats(&q->out) + md_floats(&q->scratch);
+}
+bool rv_conv_plan_fits(const rv_conv_plan *plan, const rv_conv_plan *from, rv_conv_product kind) {
+    return dnnl_memory_desc_equal(&plan->products[kind].weights, &from->products[kind].weights);
+}
+
+/* Run a primitive on at most five memories; descriptions and pointers side by side. */
+typedef struct operand {
+    int argument;
+    const dnnl_memory_desc_t *md;
+    const void *data;
+} operand;
+#define MAX_OPERANDS 5
+
+static rv_status execute(const rv_conv_plan *plan, dnnl_primitive_t primitive,
+                         const operand *operands, int count) {
+    rv_status status = RV_OK;
+    dnnl_exec_arg_t args[MAX_OPERANDS] = {{0, NULL}};
+    int made = 0;
+    for (; made < count; made++) {
+        args[made].arg = operands[made].argument;
+        CALL(dnnl_memory_create, &args[made].memory, operands[made].md, plan->cache->engine,
+             (void *)(uintptr_t)operands[made].data);
+    }
+    CALL(dnnl_primitive_execute, primitive, plan->cache->stream, count, args);
+out:
+    for (int i = 0; i < made; i++)
+        dnnl_memory_destroy(args[i].memory);
+    return status;
+}
+
+static rv_status move(const rv_conv_plan *plan, dnnl_primitive_t primitive,
+                      const dnnl_memory_desc_t *from_md, const float *from,
+                      const dnnl_memory_desc_t *to_md, float *to) {
+    const operand operands[] = {{DNNL_ARG_FROM, from_md, from}, {DNNL_ARG_TO, to_md, to}};
+    return execute(plan, primitive, operands, 2);
+}
+
+rv_status rv_conv_plan_pack(const rv_conv_plan *plan, rv_conv_product kind, const float *plain,
+                            float *packed) {
+    const product *q = &plan->products[kind];
+    return move(plan, q->pack, &plan->plain, plain, &q->weights, packed);
+}
+rv_status rv_conv_plan_unpack(const rv_conv_plan *plan, rv_conv_product kind, const float *packed,
+                              float *plain) {
+    const product *q = &plan->products[kind];
+    return move(plan, q->unpack, &q->weights, packed, &plan->plain, plain);
+}
+
+rv_status rv_conv_plan_run(const rv_conv_plan *plan, rv_conv_product kind, float *in,
+                           float *weights, const float *bias, float *out, float *scratch) {
+    rv_status status = RV_OK;
+    const product *q = &plan->products[kind];
+    float *a = scratch, *c = a + md_floats(&q->in), *pad = c + md_floats(&q->out);
+    static const int arguments[3][3] = {
+        {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+        {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
+        {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST},
+    };
+    const operand operands[MAX_OPERANDS] = {
+        {arguments[kind][0], &q->in, a},    {arguments[kind][1], &q->weights, weights},
+        {arguments[kind][2], &q->out, c},   {DNNL_ARG_SCRATCHPAD, &q->scratch, pad},
+        {DNNL_ARG_BIAS, &plan->bias, bias},
+    };
+    bool biased = kind == RV_CONV_FORWARD && plan->key.bias;
+    if (kind != RV_CONV_BACKWARD) TRY(move(plan, q->move_in, &plan->rows_in, in, &q->in, a));
+    if (kind != RV_CONV_FORWARD) TRY(move(plan, q->move_out, &plan->rows_out, out, &q->out, c));
+    TRY(execute(plan, q->run, operands, biased ? 5 : 4));
+    if (kind == RV_CONV_BACKWARD) TRY(move(plan, q->move_in, &q->in, a, &plan->rows_in, in));
+    if (kind == RV_CONV_FORWARD) TRY(move(plan, q->move_out, &q->out, c, &plan->rows_out, out));
+out:
+    return status;
+}
+
+#endif
