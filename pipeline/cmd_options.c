@@ -135,7 +135,7 @@ static rv_status unknown_option(const rv_command *command, const char *shown, co
     int count = 0;
     for (int i = 0; i < OPTIONS; i++)
         if (takes(command, &option_rows[i])) names[count++] = option_rows[i].name;
-    near = rv_nearest(word, names, count);
+    near = rv_name_nearest(word, names, count);
     if (near) snprintf(hint, sizeof hint, "--%s", near);
     return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, near ? hint : NULL,
                       "%s: unknown option \"%s\"", command->name, shown);

@@ -67,7 +67,7 @@ static rv_status split_parse(const char *name, rv_split *out) {
             return RV_OK;
         }
     }
-    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, rv_nearest(name, names, RV_SPLITS),
+    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, rv_name_nearest(name, names, RV_SPLITS),
                       "unknown split \"%s\" (train, validation or test)", name);
 }
 

@@ -147,6 +147,6 @@ rv_status rv_list_json(const char *kind, char **json) {
         names[i] = kinds[i].name;
         strcat(strcat(all, i ? ", " : ""), names[i]);
     }
-    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, rv_nearest(kind, names, KINDS),
+    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, rv_name_nearest(kind, names, KINDS),
                       "unknown kind \"%s\" (one of %s)", kind, all);
 }

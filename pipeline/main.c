@@ -70,7 +70,7 @@ static rv_status find_command(const char *word, const rv_command **out) {
     }
     names[COMMANDS] = "--help";
     names[COMMANDS + 1] = "--version";
-    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, rv_nearest(word, names, COMMANDS + 2),
+    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, rv_name_nearest(word, names, COMMANDS + 2),
                       "unknown %s \"%s\"", word[0] == '-' ? "option" : "command", word);
 }
 

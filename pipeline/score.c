@@ -98,18 +98,20 @@ static int source_of(const rv_net *net, int layer) {
     }
 }
 
-/* Add one product's operations: [out][in] weights of layer `to` reading `from`. */
+/* Add the operations of one product: layer `to`, whose inputs have `targets` targets in all. */
 static void product_add(rv_layers *layers, const int *row_of, const rv_net *net,
-                        const rv_score *score, int from, const rv_tensor *weight) {
+                        const rv_score *score, int to, int64_t targets) {
     const rv_net_desc *desc = net->desc;
-    int64_t out = weight->dim[0], in = weight->dim[1];
+    bool recurrent = rv_net_layer_spikes(net, to);
+    int from = recurrent ? to : source_of(net, to);
     if (from >= 0)
-        layers->synops[row_of[from]] += score->spikes[from] * out;
+        layers->synops[row_of[from]] +=
+            score->spikes[from] * targets / rv_shape_units(rv_net_layer_shape(net, from));
     else if (from == FROM_INPUT && desc->input_spikes)
-        layers->input_synops += score->input_spikes * out;
+        layers->input_synops += score->input_spikes * targets / rv_shape_units(desc->input);
     else { /* a held input is multiplied once per sample */
         bool held = from == FROM_INPUT && desc->input_held;
-        layers->dense += in * out * (held ? 1 : desc->steps) * score->samples;
+        layers->dense += targets * (held ? 1 : desc->steps) * score->samples;
     }
 }
 
@@ -134,12 +136,9 @@ rv_status rv_layers_fill(rv_layers *layers, const rv_net *net, const rv_score *s
         layers->spikes[row] = score->spikes[i];
         layers->rate[row] = places > 0 ? (double)score->spikes[i] / places : NAN;
     }
-    for (int i = 0; i < net->tensor_count; i++) {
-        const rv_tensor *tensor = &net->tensors[i];
-        if (tensor->layout != RV_LAYOUT_LINEAR) continue;
-        bool recurrent = strcmp(tensor->local, "recurrent_weight") == 0;
-        product_add(layers, row_of, net, score,
-                    recurrent ? tensor->layer : source_of(net, tensor->layer), tensor);
+    for (int i = 0; i < net->layer_count; i++) {
+        int64_t targets = rv_net_layer_targets(net, i);
+        if (targets) product_add(layers, row_of, net, score, i, targets);
     }
 out:
     rv_free(row_of);

@@ -46,7 +46,7 @@ rv_status rv_isa_parse(const char *name, rv_isa *out) {
             return RV_OK;
         }
     }
-    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, rv_nearest(name, names, RV_ISAS),
+    return rv_fail_at(RV_USAGE, (rv_where){0}, NULL, rv_name_nearest(name, names, RV_ISAS),
                       "unknown instruction set \"%s\" (one of " RV_ISA_NAMES ")", name);
 }
 

@@ -69,7 +69,7 @@ static int edit_distance(const char *a, const char *b) {
     return old[n];
 }
 
-const char *rv_nearest(const char *word, const char *const *names, int count) {
+const char *rv_name_nearest(const char *word, const char *const *names, int count) {
     const char *nearest = NULL;
     int least = (int)strlen(word) / 3 + 2; /* one slip in a short word, a few in a long one */
     for (int i = 0; i < count; i++) {

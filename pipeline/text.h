@@ -13,6 +13,6 @@ RV_CHECKED rv_status rv_json_text(json_t *root, bool compact, char **text);
 /* Parse a file; RV_INPUT, RV_DATA with line and column. *out: json_decref. */
 RV_CHECKED rv_status rv_json_load(const char *path, json_t **out);
 /* The name nearest to `word`, or NULL when none is near enough to be meant. */
-const char *rv_nearest(const char *word, const char *const *names, int count);
+const char *rv_name_nearest(const char *word, const char *const *names, int count);
 
 #endif
