@@ -1,0 +1,96 @@
+/*
+ * Reader `bernoulli`: synthetic spikes for tests and benchmarks. Each class has a pattern of signs
+ * over the units; unit u of a sample of class k spikes at every step with probability
+ * rate * (1 + signal * sign[k][u]), independently. Bits are drawn from Philox by
+ * (seed, split, sample, step, unit), so nothing is stored and order cannot matter.
+ */
+#include "data/reader.h"
+
+typedef struct bernoulli_options {
+    int units, classes, samples, test_samples, steps;
+    double rate, signal;
+} bernoulli_options;
+_Static_assert(sizeof(bernoulli_options) <= RV_READER_OPTIONS, "room for the options");
+
+#define AT(field) offsetof(bernoulli_options, field)
+const rv_spec rv_reader_bernoulli_specs[] = {
+    {"units", RV_T_INT, AT(units), 64, 1, 1 << 20, .sentence = "inputs"},
+    {"classes", RV_T_INT, AT(classes), 2, 1, 4096,
+     .sentence = "class of sample s is s modulo this"},
+    {"samples", RV_T_INT, AT(samples), 1024, 1, 1 << 30, .sentence = "training samples"},
+    {"test_samples", RV_T_INT, AT(test_samples), 256, 0, 1 << 30, .sentence = "test samples"},
+    {"steps", RV_T_INT, AT(steps), 25, 1, 1 << 20, .sentence = "time steps"},
+    {"rate", RV_T_REAL, AT(rate), 0.1, 0, 1, .sentence = "mean spikes per unit and step"},
+    {"signal", RV_T_REAL, AT(signal), 0.5, 0, 1,
+     .sentence = "how far a class moves the rate of a unit up or down, as a share of it"},
+    {.name = NULL},
+};
+
+enum { LAYER_SAMPLES, LAYER_SIGNS }; /* keeps the two kinds of numbers apart */
+
+typedef struct bernoulli_source {
+    bernoulli_options options;
+    uint64_t seed;
+    uint32_t split;
+    float limit[2]; /* of a unit whose sign is -, + */
+} bernoulli_source;
+
+static uint32_t sign_bits(const bernoulli_source *source, uint32_t class, uint32_t unit4) {
+    uint32_t words[4], bits = 0;
+    rv_random4(words, source->seed, RV_FOR_DATA, LAYER_SIGNS, 0, class, 0, unit4);
+    for (uint32_t i = 0; i < 4; i++)
+        bits |= (words[i] >> 31) << i;
+    return bits;
+}
+
+static rv_status bernoulli_read(void *self, const uint64_t *index, int count, uint32_t epoch,
+                                rv_batch *batch) {
+    const bernoulli_source *source = self;
+    const rv_spikes *spikes = &batch->input.spikes;
+    int words = rv_words(spikes->n), units = source->options.units;
+    (void)epoch; /* the data set is the same in every epoch */
+    for (int b = 0; b < count; b++) {
+        uint32_t sample = (uint32_t)index[b], class = sample % (uint32_t)source->options.classes;
+        for (int u = 0; u < units; u += 4) {
+            uint32_t signs = sign_bits(source, class, (uint32_t)u / 4);
+            int some = units - u < 4 ? units - u : 4;
+            for (int t = 0; t < spikes->T; t++) {
+                uint32_t *row =
+                    spikes->bits + (size_t)t * spikes->stride_t + (size_t)b * (size_t)words;
+                uint32_t draw[4], bits = 0;
+                rv_random4(draw, source->seed, RV_FOR_DATA, LAYER_SAMPLES, source->split, sample,
+                           (uint32_t)t, (uint32_t)u / 4);
+                for (int i = 0; i < some; i++)
+                    bits |= (uint32_t)(rv_uniform(draw[i]) < source->limit[signs >> i & 1]) << i;
+                row[u / 32] |= bits << u % 32;
+            }
+        }
+        ((int32_t *)batch->label)[b] = (int32_t) class;
+        ((uint64_t *)batch->sample)[b] = index[b];
+    }
+    return RV_OK;
+}
+
+static rv_status bernoulli_open(const rv_config *config, rv_split split, rv_source *out) {
+    rv_status status = RV_OK;
+    const bernoulli_options *options = config->data.options;
+    bool test = split == RV_SPLIT_TEST;
+    bernoulli_source *source = NULL;
+    if (test && options->test_samples == 0) goto out;
+    TRY(rv_alloc(1, sizeof *source, "a data set", &source));
+    *source = (bernoulli_source){.options = *options, .seed = config->seed, .split = test};
+    source->limit[0] = (float)(options->rate * (1 - options->signal));
+    source->limit[1] = (float)(options->rate * (1 + options->signal)); /* above 1: always */
+    *out = (rv_source){.self = source,
+                       .count = test ? options->test_samples : options->samples,
+                       .shape = {1, {options->units}},
+                       .classes = options->classes,
+                       .steps = options->steps,
+                       .spikes = true,
+                       .read = bernoulli_read,
+                       .close = rv_free};
+out:
+    return status;
+}
+
+const rv_reader rv_reader_bernoulli = {.open = bernoulli_open};

@@ -1,0 +1,88 @@
+/* What is done with a checked recipe: its text, its digest, joining it to the data. */
+#include "data/reader.h"
+
+#include <stdio.h>
+#include <string.h>
+
+rv_status rv_config_text(const rv_config *config, char **text) {
+    return rv_tree_text(config->tree, text);
+}
+
+/* ---- binding ----------------------------------------------------------------------------- */
+rv_status rv_config_bind(rv_config *config, const rv_source *source) {
+    rv_status status = RV_OK;
+    rv_encoding encoding = {0};
+    rv_where where = {config->path, 0, 0};
+    char given[48], got[48];
+    const rv_node *input = rv_tree_get(config->tree, "input");
+    if (input) where = input->where;
+    TRY(rv_encoder_check(&config->encode, source, &encoding));
+    config->net.input = encoding.shape;
+    if (config->input.rank) {
+        /* The same units in another shape are the same input: [784] for [1, 28, 28]. */
+        bool fits = config->input.rank == encoding.shape.rank
+                        ? rv_shape_equal(config->input, encoding.shape)
+                        : rv_shape_units(config->input) == rv_shape_units(encoding.shape);
+        if (!fits)
+            FAIL_AT(RV_CONFIG, where, "input", NULL,
+                    "\"input\" is %s, but reader and encoder give %s",
+                    rv_shape_text(config->input, given), rv_shape_text(encoding.shape, got));
+        config->net.input = config->input;
+    }
+    config->net.input_spikes = encoding.spikes;
+    config->net.input_held = encoding.held;
+    config->net.steps = config->steps = encoding.steps;
+    config->loss.classes = source->classes;
+    if (config->train.chunks > config->steps) {
+        const rv_node *node = rv_tree_get(rv_tree_get(config->tree, "pipeline"), "chunks");
+        FAIL_AT(RV_CONFIG, node ? node->where : where, "pipeline.chunks", NULL,
+                "\"pipeline.chunks\" (%d) is more than the time steps (%d)", config->train.chunks,
+                config->steps);
+    }
+    if (config->loss.class_weights.count && config->loss.class_weights.count != source->classes)
+        FAIL_AT(RV_CONFIG, config->loss.where, "loss.class_weights", NULL,
+                "\"loss.class_weights\" has %d factors, the data %d classes",
+                config->loss.class_weights.count, source->classes);
+out:
+    return status;
+}
+
+/* ---- digest ------------------------------------------------------------------------------ */
+/* Keys whose change does not make it another training run: where it runs, how long, how it is cut
+ * or saved. Forms come from the checkpoint. */
+static const char *const digest_without[] = {
+    "preset", "train.epochs", "train.max_steps", "pipeline", "checkpoint", "device", "form",
+};
+
+static bool digest_skips(const rv_reader *reader, const char *path, const char *key) {
+    for (size_t i = 0; i < sizeof digest_without / sizeof *digest_without; i++)
+        if (strcmp(digest_without[i], path) == 0 || strcmp(digest_without[i], key) == 0)
+            return true;
+    for (int i = 0; reader->files && reader->files[i]; i++)
+        if (strncmp(path, "data.", 5) == 0 && strcmp(reader->files[i], path + 5) == 0) return true;
+    return false;
+}
+
+static uint64_t digest_node(const rv_reader *reader, const rv_node *node, const char *path,
+                            uint64_t hash) {
+    hash = rv_hash_text(
+        hash, node->kind == RV_NODE_SCALAR ? node->text : (node->kind == RV_NODE_MAP ? "{" : "["));
+    for (int i = 0; i < node->count; i++) {
+        const rv_node *item = node->items[i];
+        char below[RV_PATH_MAX];
+        snprintf(below, sizeof below, "%s%s%s", path, *path ? "." : "", item->key ? item->key : "");
+        if (item->key && digest_skips(reader, below, item->key)) continue;
+        if (item->key) hash = rv_hash_text(hash, item->key);
+        hash = digest_node(reader, item, below, hash);
+    }
+    return rv_hash_text(hash, "end");
+}
+
+void rv_config_digest(const rv_config *config, char hex[17]) {
+    const rv_reader *reader = ((const rv_reader_row *)config->data.reader)->reader;
+    uint64_t hash = digest_node(reader, config->tree, "", RV_HASH_START);
+    /* Files that cannot be read leave a mark of their own; opening them tells the user why. */
+    if (reader->digest && reader->digest(config, &hash) != RV_OK)
+        hash = rv_hash_text(hash, "unreadable");
+    snprintf(hex, 17, "%016llx", (unsigned long long)hash);
+}
