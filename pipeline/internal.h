@@ -50,7 +50,8 @@ double rv_pace_rate(const rv_pace *pace);          /* samples per second so far;
 void rv_pace_finish(rv_pace *pace);
 
 /* ---- setup.c: from a recipe to something that runs -------------------------------------- */
-/* One share of the data and its batches. count 0: the share does not exist. */
+/* One share of the data and its batches. loader NULL: the share does not exist. It must not move
+ * in memory. shuffle: for training, which needs at least one full batch (RV_CONFIG). */
 typedef struct rv_share {
     rv_source source;
     rv_loader *loader;
@@ -69,12 +70,10 @@ typedef struct rv_setup {
 RV_CHECKED rv_status rv_isa_parse(const char *name, rv_isa *out); /* NULL: best. RV_USAGE */
 /* Open the device; threads 0: rv_host_threads. */
 RV_CHECKED rv_status rv_setup_device(rv_setup *setup, const char *isa, int threads);
-/* Bind the recipe to the source, lay out the network and check that recipe and source fit. */
+/* Bind the recipe to the source, lay out the network. */
 RV_CHECKED rv_status rv_setup_net(rv_setup *setup, const rv_source *source);
-/* What only training asks: stages this version can run, a batch the training share can fill. */
-RV_CHECKED rv_status rv_setup_check(const rv_setup *setup, const rv_source *train);
 /* Fix the forms under the weights `block` ([n_all]; NULL: the initial ones), make the trainer and
- * give it these weights. total_steps: horizon of the rate schedule. */
+ * give it these weights. total_steps: horizon of the rate schedule where the recipe gives none. */
 RV_CHECKED rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
                                      int64_t total_steps);
 void rv_setup_finish(rv_setup *setup);

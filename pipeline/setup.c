@@ -20,6 +20,13 @@ rv_where rv_config_place(const rv_config *config, const char *section, const cha
 rv_status rv_share_open(rv_share *share, const rv_config *config, rv_split split, bool shuffle) {
     rv_status status = RV_OK;
     TRY(rv_data_open(config, split, &share->source));
+    if (shuffle && config->train.batch > share->source.count) {
+        status =
+            rv_fail_at(RV_CONFIG, rv_config_place(config, "train", "batch"), "train.batch", NULL,
+                       "batch of %d is larger than the %s share of %lld samples",
+                       config->train.batch, rv_split_name(split), (long long)share->source.count);
+        goto out;
+    }
     if (share->source.count > 0)
         TRY(rv_loader_create(&share->source, config->train.batch, config->seed, shuffle,
                              &share->loader));
@@ -69,19 +76,6 @@ rv_status rv_setup_net(rv_setup *setup, const rv_source *source) {
     TRY(rv_net_create(&setup->config->net, &setup->net));
 out:
     return status;
-}
-
-rv_status rv_setup_check(const rv_setup *setup, const rv_source *train) {
-    const rv_config *config = setup->config;
-    if (config->stages > 1)
-        return rv_fail_at(RV_CONFIG, rv_config_place(config, "pipeline", "stages"),
-                          "pipeline.stages", NULL, "%d stages: this version trains with one",
-                          config->stages);
-    if (config->train.batch > train->count)
-        return rv_fail_at(RV_CONFIG, rv_config_place(config, "train", "batch"), "train.batch", NULL,
-                          "batch of %d is larger than the training share of %lld samples",
-                          config->train.batch, (long long)train->count);
-    return RV_OK;
 }
 
 rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,

@@ -120,7 +120,6 @@ static rv_status training_open(rv_training *training) {
                           split == RV_SPLIT_TRAIN));
     rv_share *train = &training->share[RV_SPLIT_TRAIN];
     TRY(rv_setup_net(setup, &train->source));
-    TRY(rv_setup_check(setup, &train->source));
     training->steps_per_epoch =
         (train->source.count + config->train.batch - 1) / config->train.batch;
     training->steps = config->train.epochs * training->steps_per_epoch;
