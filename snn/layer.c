@@ -1,0 +1,248 @@
+/* F, B and W of a layer range over one chunk: sets views, walks the rows, sums adjoints. */
+#include <string.h>
+
+#include "snn/layer.h"
+
+/* Maps, pools, joins, ...: a new kind is one file and one line here. Neurons have their own table.
+ */
+static const rv_layer_row layer_rows[] = {
+    {{"linear", "every output is a weighted sum of all inputs", "y = W x + b", rv_linear_specs,
+      sizeof(rv_linear_options)},
+     &rv_kind_linear},
+};
+
+const rv_table *rv_layer_table(void) {
+    static const rv_table table = {"layers", layer_rows, sizeof *layer_rows,
+                                   sizeof layer_rows / sizeof *layer_rows};
+    return &table;
+}
+
+/* ---- views ------------------------------------------------------------------------------- */
+static int pass_steps(const rv_pass *pass) {
+    return pass->t1 - pass->t0;
+}
+
+static rv_values held_values(float *data, int T, int B, int n) {
+    rv_values values = rv_values_of(data, T, B, n);
+    values.stride_t = 0;
+    return values;
+}
+
+/* Where a layer's output lies: with the input (view), in the state (held), in the h of the neuron
+ * that takes it or of the layer itself (integrator without takers), else in its own slot. */
+static rv_signal output_signal(const rv_pass *pass, const rv_layer *layer) {
+    const rv_tape *tape = pass->tape;
+    int T = pass_steps(pass), B = pass->B;
+    rv_signal signal = {{0}, {0}};
+    if (layer->kind->view) return *rv_pass_input(pass, layer, 0);
+    if (layer->held) {
+        signal.values =
+            held_values(rv_state_slot(pass->state, layer, RV_SLOT_HELD), T, B, layer->n);
+        return signal;
+    }
+    float *memory = rv_tape_slot(tape, layer, RV_SLOT_OUT);
+    if (!memory) {
+        bool neuron = layer->kind == &rv_kind_neuron;
+        memory =
+            rv_tape_slot(tape, neuron ? layer : &pass->net->layers[layer->consumer], RV_SLOT_H);
+    }
+    if (layer->spikes) { /* a frame before the chunk holds the last spikes of the chunk before */
+        size_t before = layer->tape[RV_SLOT_OUT].sample * (size_t)B;
+        signal.spikes = rv_spikes_of((uint32_t *)(void *)memory + before, T, B, layer->n);
+    } else {
+        signal.values = rv_values_of(memory, T, B, layer->n);
+    }
+    return signal;
+}
+
+rv_values rv_tape_membrane(const rv_tape *tape, int layer) {
+    const rv_layer *l = &tape->net->layers[layer];
+    const rv_signal *signal = &tape->signal[layer + 1];
+    bool bits = signal->spikes.bits;
+    return rv_values_of(rv_tape_slot(tape, l, RV_SLOT_H),
+                        bits ? signal->spikes.T : signal->values.T,
+                        bits ? signal->spikes.B : signal->values.B, l->n);
+}
+
+/* ---- copies ------------------------------------------------------------------------------ */
+static void row_copy(float *restrict to, const float *restrict from, int n, bool add) {
+    if (add) {
+        for (int u = 0; u < n; u++)
+            to[u] += from[u];
+    } else {
+        memcpy(to, from, sizeof(float) * (size_t)n);
+    }
+}
+
+/* Into a held frame the steps are summed, t descending; that is how chunks add up, too. */
+void rv_values_copy(rv_values to, rv_values from, bool add) {
+    int T = to.stride_t == 0 ? from.T : to.T;
+    for (int t = T - 1; t >= 0; t--) {
+        for (int b = 0; b < to.B; b++) {
+            row_copy(to.data + (size_t)t * to.stride_t + (size_t)b * (size_t)to.ld,
+                     from.data + (size_t)t * from.stride_t + (size_t)b * (size_t)from.ld, to.n,
+                     add || (to.stride_t == 0 && t < T - 1));
+        }
+    }
+}
+
+rv_status rv_pass_starts(const rv_pass *pass, const uint32_t **out) {
+    const rv_batch *batch = pass->batch;
+    int from = rv_words(batch ? batch->B : 0), to = rv_words(pass->B), T = pass_steps(pass);
+    uint32_t *starts = NULL;
+    rv_status status = RV_OK;
+    *out = NULL;
+    if (!batch || !batch->starts) return RV_OK;
+    TRY(rv_arena_get(pass->arena, (size_t)T * (size_t)to, sizeof *starts, &starts));
+    memset(starts, 0, sizeof *starts * (size_t)T * (size_t)to);
+    for (int t = 0; t < T; t++) {
+        const uint32_t *bits = batch->starts + (size_t)(pass->t0 + t) * (size_t)from;
+        for (int b = 0; b < pass->B; b++) {
+            int at = pass->row + b;
+            starts[(size_t)t * (size_t)to + (size_t)b / 32] |= (bits[at / 32] >> at % 32 & 1u)
+                                                               << b % 32;
+        }
+    }
+    *out = starts;
+out:
+    return status;
+}
+
+const rv_layer *rv_pass_fused(const rv_pass *pass, const rv_layer *map) {
+    const rv_layer *neuron = &pass->net->layers[map->consumer];
+    bool fused = map->form == RV_FORM_EVENT && map->consumer_count > 0 && neuron->in_place &&
+                 neuron->index < pass->last && !neuron->recurrent &&
+                 pass->device->ops->map_neuron_forward;
+    return fused ? neuron : NULL;
+}
+
+/* ---- F ----------------------------------------------------------------------------------- */
+rv_status rv_net_forward(rv_pass *pass) {
+    rv_status status = RV_OK;
+    for (int l = pass->first; l < pass->last; l++) {
+        const rv_layer *layer = &pass->net->layers[l];
+        size_t mark = rv_arena_mark(pass->arena);
+        pass->tape->signal[l + 1] = output_signal(pass, layer);
+        if (layer->kind->view || (layer->held && pass->t0 != 0)) continue;
+        TRY(layer->kind->forward(pass, layer));
+        rv_arena_release(pass->arena, mark);
+    }
+out:
+    return status;
+}
+
+/* ---- B ----------------------------------------------------------------------------------- */
+/* The layer whose memory `layer` shows: views looked through; -1 = the network's input. */
+static int look_through(const rv_net *net, int layer) {
+    while (layer >= 0 && net->layers[layer].kind->view)
+        layer = net->layers[layer].input[0];
+    return layer;
+}
+
+int rv_pass_last(const rv_pass *pass) {
+    return look_through(pass->net, pass->last - 1);
+}
+
+/* Memory for the adjoint of a map's output, which must last until W. */
+static rv_values map_adjoint(const rv_pass *pass, const rv_layer *layer) {
+    float *memory = rv_tape_slot(pass->tape, layer, RV_SLOT_G);
+    if (!memory) memory = rv_tape_slot(pass->tape, &pass->net->layers[layer->consumer], RV_SLOT_H);
+    return layer->held ? held_values(memory, 1, pass->B, layer->n)
+                       : rv_values_of(memory, pass_steps(pass), pass->B, layer->n);
+}
+
+static rv_values held_adjoint(const rv_pass *pass, const rv_layer *layer) {
+    return held_values(rv_state_slot(pass->adjoint, layer, RV_SLOT_HELD), 1, pass->B, layer->n);
+}
+
+static rv_status scratch_adjoint(rv_pass *pass, const rv_layer *layer, rv_values *out) {
+    rv_status status = RV_OK;
+    rv_tape *tape = pass->tape;
+    float *memory = NULL;
+    int T = pass_steps(pass);
+    tape->stack[tape->depth] = (rv_scratch){rv_arena_mark(pass->arena), layer->index};
+    TRY(rv_arena_get(pass->arena, (size_t)T * (size_t)pass->B * (size_t)layer->ld, sizeof *memory,
+                     &memory));
+    tape->depth++;
+    *out = rv_values_of(memory, T, pass->B, layer->n);
+out:
+    return status;
+}
+
+rv_status rv_pass_adjoint_in(rv_pass *pass, const rv_layer *layer, int k, rv_values *out,
+                             bool *add) {
+    rv_status status = RV_OK;
+    const rv_net *net = pass->net;
+    int source = layer->input[k];
+    rv_values *sum = &pass->tape->adjoint[source + 1];
+    *add = sum->data != NULL;
+    if (!sum->data) {
+        if (source < pass->first) {
+            if (source == look_through(net, pass->first - 1)) *sum = pass->gx;
+        } else if (net->layers[source].live) {
+            if (net->layers[source].kind->map)
+                *sum = map_adjoint(pass, &net->layers[source]);
+            else
+                TRY(scratch_adjoint(pass, &net->layers[source], sum));
+        }
+    }
+    *out = *sum;
+out:
+    return status;
+}
+
+/* What is known before the walk: the caller's adjoint of the last output, the sums of held ones. */
+static void seed_adjoints(rv_pass *pass) {
+    const rv_net *net = pass->net;
+    rv_values *adjoint = pass->tape->adjoint;
+    int output = rv_pass_last(pass);
+    memset(adjoint, 0, sizeof *adjoint * ((size_t)net->layer_count + 1));
+    for (int l = pass->first; l < pass->last; l++) {
+        const rv_layer *layer = &net->layers[l];
+        if (layer->held && layer->live) adjoint[l + 1] = held_adjoint(pass, layer);
+    }
+    if (!pass->gs.data || output < pass->first) return;
+    const rv_layer *layer = &net->layers[output];
+    if (!layer->kind->map || !layer->live) {
+        adjoint[output + 1] = pass->gs;
+    } else { /* W reads it after the caller's memory is gone */
+        if (!layer->held) adjoint[output + 1] = map_adjoint(pass, layer);
+        rv_values_copy(adjoint[output + 1], pass->gs, layer->held);
+    }
+}
+
+rv_status rv_net_backward(rv_pass *pass) {
+    rv_status status = RV_OK;
+    rv_tape *tape = pass->tape;
+    tape->depth = 0;
+    seed_adjoints(pass);
+    for (int l = pass->last - 1; l >= pass->first; l--) {
+        const rv_layer *layer = &pass->net->layers[l];
+        if (!layer->live || layer->kind->view || (layer->held && pass->t0 != 0)) continue;
+        if (layer->held && layer->kind->map) { /* the state's twin is not W's to read */
+            rv_values g = map_adjoint(pass, layer);
+            rv_values_copy(g, tape->adjoint[l + 1], false);
+            tape->adjoint[l + 1] = g;
+        }
+        TRY(layer->kind->backward(pass, layer));
+        while (tape->depth > 0 && tape->stack[tape->depth - 1].layer >= l)
+            rv_arena_release(pass->arena, tape->stack[--tape->depth].mark);
+    }
+out:
+    return status;
+}
+
+/* ---- W ----------------------------------------------------------------------------------- */
+rv_status rv_net_weight(rv_pass *pass) {
+    rv_status status = RV_OK;
+    for (int l = pass->first; l < pass->last; l++) {
+        const rv_layer *layer = &pass->net->layers[l];
+        size_t mark = rv_arena_mark(pass->arena);
+        if (!layer->kind->weight || !layer->trained || (layer->held && pass->t0 != 0)) continue;
+        if (!pass->tape->adjoint[l + 1].data && layer->kind->map) continue;
+        TRY(layer->kind->weight(pass, layer));
+        rv_arena_release(pass->arena, mark);
+    }
+out:
+    return status;
+}

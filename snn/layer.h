@@ -1,0 +1,191 @@
+/*
+ * Inside snn/: one layer of a network, the kind that gives it its behaviour, and the memory a layer
+ * asks for. A new kind of layer is one file with a const rv_layer_kind, its specs and its option
+ * struct (snn.h), and one row in the table of layer.c; every neuron shares one kind (neuron.c).
+ *
+ * Memory. A layer declares slots: of the state (at chunk borders, per micro-batch; the adjoint
+ * twin has the same ones) and of the tape (what F leaves for B and W of one chunk). Two slots have
+ * a fixed meaning for every layer; the driver in layer.c makes their views:
+ *   state RV_SLOT_HELD  values of a held output (one frame for all steps), computed once per
+ *                       micro-batch at t0 = 0; its adjoint twin holds the adjoint's sum over time
+ *   tape  RV_SLOT_OUT   bits or values of the output
+ *   tape  RV_SLOT_G     adjoint of a map's output, which W reads after B has ended
+ * A map whose only consumer is a neuron owns neither OUT nor G: its output is written into the
+ * neuron's h, which B overwrites with the adjoint of the map's output.
+ */
+#ifndef RV_SNN_LAYER_H
+#define RV_SNN_LAYER_H
+
+#include "snn/snn.h"
+
+enum { RV_LAYER_TENSORS = 10, RV_LAYER_SLOTS = 10 };
+enum { RV_SLOT_HELD = 0, RV_SLOT_STATE = 1 };              /* state: first slot of the kind's own */
+enum { RV_SLOT_OUT = 0, RV_SLOT_G = 1, RV_SLOT_TAPE = 2 }; /* tape: likewise */
+enum { RV_SLOT_H = RV_SLOT_TAPE };                         /* tape: h of a neuron layer */
+
+/* Size of a slot in 32-bit words: step*T*B + sample*B + fixed, rounded up to a vector. */
+typedef struct rv_slot {
+    size_t step, sample, fixed;
+} rv_slot;
+
+typedef struct rv_layer_kind {
+    bool map;         /* a product: begins a block, has W */
+    bool view;        /* the output is the input in another shape; no code runs */
+    bool keeps_input; /* B or W reads the input, so its values must outlive B of other layers */
+    size_t plan_size; /* bytes of rv_layer.plan, zeroed before check */
+    /* Check inputs, set shape, spikes, held; add tensors; set slots; fill the plan. */
+    rv_status (*check)(rv_net *net, rv_layer *layer);
+    /* F: read rv_pass_input, fill the signal of this layer, which the driver has set. */
+    rv_status (*forward)(rv_pass *pass, const rv_layer *layer);
+    /* B: read rv_pass_adjoint, add to what rv_pass_adjoint_in gives for every input. */
+    rv_status (*backward)(rv_pass *pass, const rv_layer *layer);
+    rv_status (*weight)(rv_pass *pass, const rv_layer *layer); /* W; NULL: none */
+    /* Derived forms of a version; NULL: none. */
+    rv_status (*derive)(rv_version *version, const rv_layer *layer, int rows);
+    void (*discard)(rv_version *version, const rv_layer *layer);
+    /* Initial values of tensor k in file order; NULL: by the init table. */
+    void (*initial)(const rv_net *net, const rv_layer *layer, int k, float *file);
+    /* Synapses of the product; NULL: none. See rv_net_layer_targets. */
+    int64_t (*targets)(const rv_net *net, const rv_layer *layer);
+} rv_layer_kind;
+
+struct rv_layer_row { /* of rv_layer_table() */
+    rv_row head;
+    const rv_layer_kind *kind;
+};
+
+struct rv_layer {
+    const rv_layer_desc *desc;
+    const rv_layer_kind *kind;
+    int index;
+    int input_count, input[RV_MAX_INPUTS]; /* layers, views looked through; -1 = network input */
+    int consumer_count, consumer;          /* how many layers take the output; the last of them */
+    rv_shape shape;
+    int n, ld;     /* units; values per row */
+    bool spikes;   /* the output is bits */
+    bool held;     /* the output is one frame for all steps */
+    bool trained;  /* owns a trained tensor */
+    bool live;     /* a tensor in it or before it is trained: B is needed */
+    bool in_place; /* neuron: the input's memory is h */
+    bool recurrent;
+    rv_form form;                 /* of its product; AUTO: none */
+    int tensor[RV_LAYER_TENSORS]; /* index into rv_net.tensors, -1 = absent */
+    rv_slot state[RV_LAYER_SLOTS], tape[RV_LAYER_SLOTS];
+    void *plan;
+};
+
+/* ---- for check (net.c, params.c) --------------------------------------------------------- */
+rv_shape rv_layer_in_shape(const rv_net *net, const rv_layer *layer, int k);
+bool rv_layer_in_spikes(const rv_net *net, const rv_layer *layer, int k);
+bool rv_layer_in_held(const rv_net *net, const rv_layer *layer, int k);
+const char *rv_layer_in_name(const rv_net *net, const rv_layer *layer, int k);
+/* RV_CONFIG naming this layer, its input k and both shapes. `needs` says what it takes. */
+RV_CHECKED rv_status rv_layer_misfit(const rv_net *net, const rv_layer *layer, int k,
+                                     const char *needs);
+/* Form of the layer's product before rates are known: as described, else event for spikes. */
+RV_CHECKED rv_status rv_layer_choose_form(const rv_net *net, rv_layer *layer);
+typedef struct rv_tensor_desc {
+    const char *local;
+    int rank, dim[4];
+    rv_layout layout;
+    rv_limit limit;
+    bool buffer;
+} rv_tensor_desc;
+/* Tensor k of the layer. Trained when the description says so and it is no buffer. */
+void rv_layer_tensor(rv_net *net, rv_layer *layer, int k, const rv_tensor_desc *desc);
+/* Order the tensors (trained, frozen, buffers) and give them their offsets. */
+RV_CHECKED rv_status rv_net_lay_out(rv_net *net);
+
+/* ---- versions (params.c) ----------------------------------------------------------------- */
+struct rv_version {
+    const rv_net *net;
+    const rv_device *device;
+    float *block;
+    int rows; /* of the last derive */
+    struct rv_derived {
+        rv_form form;  /* packed holds */
+        void *packed;  /* of the layer's map */
+        float *params; /* neurons: [RV_P_COUNT][ld] */
+    } * derived;       /* per layer */
+};
+/* Tensor k of a layer in a version's block; NULL when absent. */
+const float *rv_version_tensor(const rv_version *version, const rv_layer *layer, int k);
+/* Pack `map` (weight, bias, form set) for the layer and put the result into it. */
+RV_CHECKED rv_status rv_version_pack(rv_version *version, const rv_layer *layer, const rv_map *map,
+                                     int rows);
+void rv_version_unpack(rv_version *version, const rv_layer *layer); /* free what pack made */
+/* The same tensor's gradient; NULL when it is not trained. */
+float *rv_pass_gradient(const rv_pass *pass, const rv_layer *layer, int k);
+
+/* ---- state and tape (state.c) ------------------------------------------------------------ */
+struct rv_state {
+    const rv_net *net;
+    const rv_device *device;
+    int B;
+    float *block;
+    size_t size;    /* words */
+    size_t *offset; /* [layer_count][RV_LAYER_SLOTS] words; SIZE_MAX: empty slot */
+};
+
+typedef struct rv_scratch { /* an adjoint in the arena, given back once its layer's B has run */
+    size_t mark;
+    int layer;
+} rv_scratch;
+
+struct rv_tape {
+    const rv_net *net;
+    const rv_device *device;
+    int T, B;
+    float *block;
+    size_t size;
+    size_t *offset;     /* [layer_count + 1][RV_LAYER_SLOTS]; entry layer_count: the input */
+    rv_signal *signal;  /* [layer_count + 1], entry 0: the input */
+    rv_values *adjoint; /* [layer_count + 1], of each layer's output; data NULL: none */
+    rv_scratch *stack;  /* [layer_count] */
+    int depth;
+};
+/* NULL for an empty slot. */
+float *rv_state_slot(const rv_state *state, const rv_layer *layer, int k);
+float *rv_tape_slot(const rv_tape *tape, const rv_layer *layer, int k);
+/* Memory for an encoded input of T steps of B samples, bits or values as the network says; a held
+ * input has none. */
+rv_signal rv_tape_input(const rv_tape *tape, int T, int B);
+
+/* ---- for forward and backward (layer.c) -------------------------------------------------- */
+extern const rv_layer_kind rv_kind_neuron, rv_kind_linear;
+extern const rv_spec rv_linear_specs[];
+
+static inline const rv_signal *rv_pass_input(const rv_pass *pass, const rv_layer *layer, int k) {
+    return &pass->tape->signal[layer->input[k] + 1];
+}
+static inline rv_signal *rv_pass_output(const rv_pass *pass, const rv_layer *layer) {
+    return &pass->tape->signal[layer->index + 1];
+}
+/* Adjoint of the layer's output; data NULL: nothing reached it. Held outputs: the sum over time. */
+static inline rv_values rv_pass_adjoint(const rv_pass *pass, const rv_layer *layer) {
+    return pass->tape->adjoint[layer->index + 1];
+}
+/* Where the adjoint of input k goes: *add tells whether a later consumer has been there before.
+ * out->data NULL: nobody wants it. */
+RV_CHECKED rv_status rv_pass_adjoint_in(rv_pass *pass, const rv_layer *layer, int k, rv_values *out,
+                                        bool *add);
+/* to (+)= from, rows of to.n values; a held `from` serves every step of `to`. */
+void rv_values_copy(rv_values to, rv_values from, bool add);
+/* `starts` of this micro-batch's rows over the chunk, from the arena; NULL without. */
+RV_CHECKED rv_status rv_pass_starts(const rv_pass *pass, const uint32_t **out);
+int rv_pass_last(const rv_pass *pass); /* the layer whose output leaves the range */
+/* The neuron that takes this map's output in place within this pass, run as one op with it;
+ * NULL: none. */
+const rv_layer *rv_pass_fused(const rv_pass *pass, const rv_layer *map);
+/* The linear map of a layer: tensors weight k and bias k (-1: none), packed form of the version. */
+rv_map rv_linear_map(const rv_version *version, const rv_layer *layer); /* of a linear layer */
+rv_map rv_layer_map(const rv_version *version, const rv_layer *layer, int in, int out, int weight,
+                    int bias);
+
+/* ---- initialisation (init.c) ------------------------------------------------------------- */
+/* Fill tensor k of a layer in file order from its init choice. Rank 1 is the bias of tensor 0. */
+void rv_init_fill(const rv_net *net, const rv_layer *layer, int k, float *file);
+/* Sum of squares of a neuron's membrane over `steps` steps after one unit input; its threshold. */
+double rv_neuron_response(const rv_layer *neuron, int steps, double *threshold);
+
+#endif
