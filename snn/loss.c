@@ -1,0 +1,325 @@
+/* Losses: judge the readout of every sample in double, in a fixed order, on the calling thread. */
+#include <math.h>
+#include <string.h>
+
+#include "snn/loss.h"
+
+/* What a row sees of one sample (or one of its steps). */
+typedef struct judgement {
+    const rv_loss_desc *desc;
+    int classes, label;
+    const double *logit; /* [classes] */
+    double *slope;       /* out: derivative of the loss by each logit */
+} judgement;
+
+typedef struct loss_row {
+    rv_row head;
+    double (*judge)(const judgement *j);
+} loss_row;
+
+/* ---- rows -------------------------------------------------------------------------------- */
+static double cross_entropy(const judgement *j) {
+    double most = j->logit[0], sum = 0, loss = 0, smoothing = j->desc->label_smoothing;
+    for (int c = 1; c < j->classes; c++)
+        if (j->logit[c] > most) most = j->logit[c];
+    for (int c = 0; c < j->classes; c++)
+        sum += exp(j->logit[c] - most);
+    for (int c = 0; c < j->classes; c++) {
+        double share = smoothing / j->classes + (c == j->label ? 1 - smoothing : 0);
+        double log_p = j->logit[c] - most - log(sum);
+        if (share > 0) loss -= share * log_p;
+        j->slope[c] = exp(log_p) - share;
+    }
+    return loss;
+}
+
+static const loss_row rows[] = {
+    {{"cross_entropy", "cross entropy of the softmax of the logits", "PyTorch CrossEntropyLoss",
+      NULL, 0},
+     cross_entropy},
+};
+
+const rv_table *rv_loss_table(void) {
+    static const rv_table table = {"losses", rows, sizeof *rows, sizeof rows / sizeof *rows};
+    return &table;
+}
+
+/* ---- the loss ---------------------------------------------------------------------------- */
+struct rv_loss {
+    const rv_loss_desc *desc;
+    const loss_row *row;
+    const rv_readout_row *readout;
+    const rv_layer *layer; /* the last one */
+    int B, T, n, ld, classes;
+    rv_course *course;     /* [B][n] */
+    double *judged;        /* [B] loss of the steps so far (every_step) */
+    double *weight;        /* [B] of the sample in the batch's mean */
+    double *logit, *slope; /* [classes] of one sample */
+    float *row_values;     /* [n] one step of one sample */
+    float *gradient;       /* [B][ld] adjoint of the steps it goes to */
+    float *logits;         /* [B][classes] */
+};
+
+static rv_status check_output(const rv_loss_desc *desc, const rv_net *net,
+                              const rv_readout_row *readout) {
+    const rv_layer *last = &net->layers[net->layer_count - 1];
+    int population = desc->population, n = last->n;
+    char shape[48];
+    if (!readout)
+        return rv_fail_at(RV_CONFIG, desc->where, "readout", NULL, "unknown readout %d",
+                          (int)desc->readout);
+    if (desc->classes < 1)
+        return rv_fail_at(RV_CONFIG, desc->where, NULL, NULL, "the data has no classes");
+    if (population < 1 || desc->classes > n / population || desc->classes * population != n)
+        return rv_fail_at(RV_CONFIG, desc->where, NULL, NULL,
+                          "layer \"%s\" gives %s, but %d classes of %d outputs each need [%d]",
+                          last->desc->name, rv_shape_text(last->shape, shape), desc->classes,
+                          population, desc->classes * population);
+    if (readout->reads == RV_READS_SPIKES && !net->output_spikes)
+        return rv_fail_at(RV_CONFIG, desc->where, "readout", NULL,
+                          "readout %s needs spikes, but layer \"%s\" (%s) gives none",
+                          readout->name, last->desc->name, last->desc->row->name);
+    if (desc->class_weights.count > 1 && desc->class_weights.count != desc->classes)
+        return rv_fail_at(RV_CONFIG, desc->where, "class_weights", NULL,
+                          "%d class weights for %d classes", desc->class_weights.count,
+                          desc->classes);
+    return RV_OK;
+}
+
+rv_status rv_loss_create(const rv_loss_desc *desc, const rv_net *net, int B, rv_loss **out) {
+    rv_status status = RV_OK;
+    rv_loss *loss = NULL;
+    size_t rows_B = (size_t)B;
+    *out = NULL;
+    TRY(check_output(desc, net, rv_readout_find(desc->readout)));
+    TRY(rv_alloc(1, sizeof *loss, "loss", &loss));
+    loss->desc = desc;
+    loss->row = desc->loss.row ? (const loss_row *)(const void *)desc->loss.row : &rows[0];
+    loss->readout = rv_readout_find(desc->readout);
+    loss->layer = &net->layers[net->layer_count - 1];
+    loss->B = B, loss->T = net->desc->steps, loss->classes = desc->classes;
+    loss->n = loss->layer->n, loss->ld = loss->layer->ld;
+    size_t n = (size_t)loss->n, classes = (size_t)loss->classes;
+    TRY(rv_alloc(rows_B * n, sizeof *loss->course, "loss", &loss->course));
+    TRY(rv_alloc(rows_B, sizeof *loss->judged, "loss", &loss->judged));
+    TRY(rv_alloc(rows_B, sizeof *loss->weight, "loss", &loss->weight));
+    TRY(rv_alloc(classes, sizeof *loss->logit, "loss", &loss->logit));
+    TRY(rv_alloc(classes, sizeof *loss->slope, "loss", &loss->slope));
+    TRY(rv_alloc(n, sizeof *loss->row_values, "loss", &loss->row_values));
+    TRY(rv_alloc(rows_B * (size_t)loss->ld, sizeof *loss->gradient, "loss", &loss->gradient));
+    TRY(rv_alloc(rows_B * classes, sizeof *loss->logits, "loss", &loss->logits));
+    *out = loss;
+    loss = NULL;
+out:
+    rv_loss_destroy(loss);
+    return status;
+}
+
+void rv_loss_destroy(rv_loss *loss) {
+    if (!loss) return;
+    rv_free(loss->logits);
+    rv_free(loss->gradient);
+    rv_free(loss->row_values);
+    rv_free(loss->slope);
+    rv_free(loss->logit);
+    rv_free(loss->weight);
+    rv_free(loss->judged);
+    rv_free(loss->course);
+    rv_free(loss);
+}
+
+const float *rv_loss_logits(const rv_loss *loss) {
+    return loss->logits;
+}
+
+/* ---- reading the output ------------------------------------------------------------------ */
+static int length_of(const rv_loss *loss, const rv_pass *pass, int b) {
+    int length = pass->batch->length ? pass->batch->length[pass->row + b] : loss->T;
+    return length < 1 ? 1 : length > loss->T ? loss->T : length;
+}
+
+/* Whether the adjoint belongs to the membrane rather than to the output. */
+static bool reads_membrane(const rv_loss *loss) {
+    bool neuron = loss->layer->kind == &rv_kind_neuron;
+    return neuron && (loss->readout->reads == RV_READS_MEMBRANE || !loss->layer->spikes);
+}
+
+/* One step of one sample as n floats: a row of values, or bits spread out into row_values. */
+static const float *row_at(const rv_loss *loss, const rv_pass *pass, int step, int b) {
+    const rv_signal *signal = &pass->tape->signal[pass->net->layer_count];
+    if (loss->layer->spikes && !reads_membrane(loss)) {
+        const uint32_t *bits = signal->spikes.bits + (size_t)step * signal->spikes.stride_t +
+                               (size_t)b * (size_t)rv_words(loss->n);
+        for (int j = 0; j < loss->n; j++)
+            loss->row_values[j] = (float)(bits[j / 32] >> j % 32 & 1u);
+        return loss->row_values;
+    }
+    rv_values values = reads_membrane(loss)
+                           ? rv_tape_membrane(pass->tape, pass->net->layer_count - 1)
+                           : signal->values;
+    return values.data + (size_t)step * values.stride_t + (size_t)b * (size_t)values.ld;
+}
+
+/* Judge logits; slope is left in loss->slope. */
+static double judge(rv_loss *loss, int label) {
+    judgement j = {loss->desc, loss->classes, label, loss->logit, loss->slope};
+    return loss->row->judge(&j);
+}
+
+static int label_of(const rv_pass *pass, int b) {
+    return pass->batch->label[pass->row + b];
+}
+
+/* Outputs of a class lie next to each other; their sum is its logit. */
+static double judge_step(rv_loss *loss, const float *y, int label) {
+    int population = loss->desc->population;
+    for (int c = 0; c < loss->classes; c++) {
+        loss->logit[c] = 0;
+        for (int p = 0; p < population; p++)
+            loss->logit[c] += y[c * population + p];
+    }
+    return judge(loss, label);
+}
+
+static rv_status check_labels(const rv_loss *loss, const rv_pass *pass) {
+    if (!pass->batch->label) return rv_fail(RV_DATA, "the data has no labels");
+    for (int b = 0; b < pass->B; b++) {
+        int label = label_of(pass, b);
+        if (label < 0 || label >= loss->classes)
+            return rv_fail(RV_DATA, "sample %llu has label %d, but there are %d classes",
+                           (unsigned long long)pass->batch->sample[pass->row + b], label,
+                           loss->classes);
+    }
+    return RV_OK;
+}
+
+rv_status rv_loss_observe(rv_loss *loss, const rv_pass *pass) {
+    rv_status status = RV_OK;
+    size_t n = (size_t)loss->n;
+    if (pass->t0 == 0) {
+        TRY(check_labels(loss, pass));
+        for (size_t k = 0; k < (size_t)pass->B * n; k++)
+            loss->course[k] = (rv_course){0, -1};
+        memset(loss->judged, 0, sizeof *loss->judged * (size_t)pass->B);
+    }
+    for (int b = 0; b < pass->B; b++) {
+        int length = length_of(loss, pass, b), end = length < pass->t1 ? length : pass->t1;
+        for (int t = pass->t0; t < end; t++) {
+            const float *y = row_at(loss, pass, t - pass->t0, b);
+            rv_course *course = loss->course + (size_t)b * n;
+            for (int j = 0; j < loss->n; j++)
+                loss->readout->step(&course[j], y[j], t, length);
+            if (loss->readout->spread == RV_SPREAD_EACH)
+                loss->judged[b] += judge_step(loss, y, label_of(pass, b)) / length;
+        }
+    }
+out:
+    return status;
+}
+
+/* ---- the end of a micro-batch ------------------------------------------------------------ */
+static double sample_weight(const rv_loss *loss, int label, int batch_size) {
+    const rv_reals *weights = &loss->desc->class_weights;
+    double weight = weights->count > 1    ? weights->data[label]
+                    : weights->count == 1 ? weights->value
+                                          : 1;
+    return weight / batch_size;
+}
+
+static void logits_of(rv_loss *loss, int b, int length) {
+    int population = loss->desc->population;
+    const rv_course *course = loss->course + (size_t)b * (size_t)loss->n;
+    for (int c = 0; c < loss->classes; c++) {
+        loss->logit[c] = 0;
+        for (int p = 0; p < population; p++)
+            loss->logit[c] += loss->readout->result(&course[c * population + p], length);
+        loss->logits[(size_t)b * (size_t)loss->classes + (size_t)c] = (float)loss->logit[c];
+    }
+}
+
+/* Spread the slope of the logits over the outputs that make them. */
+static void gradient_row(const rv_loss *loss, int b, int length, double weight, float *g) {
+    const rv_course *course = loss->course + (size_t)b * (size_t)loss->n;
+    for (int j = 0; j < loss->n; j++) {
+        double slope = loss->slope[j / loss->desc->population];
+        g[j] = (float)(weight * slope * loss->readout->slope(&course[j], length));
+    }
+}
+
+rv_status rv_loss_finish(rv_loss *loss, const rv_pass *pass, int batch_size, rv_loss_result *out,
+                         int32_t *predictions) {
+    *out = (rv_loss_result){0, 0};
+    for (int b = 0; b < pass->B; b++) {
+        int label = label_of(pass, b), length = length_of(loss, pass, b), best = 0;
+        logits_of(loss, b, length);
+        for (int c = 1; c < loss->classes; c++)
+            if (loss->logit[c] > loss->logit[best]) best = c;
+        if (predictions) predictions[b] = best;
+        out->correct += best == label;
+        loss->weight[b] = sample_weight(loss, label, batch_size);
+        if (loss->readout->spread == RV_SPREAD_EACH) {
+            out->loss += loss->weight[b] * loss->judged[b];
+            continue;
+        }
+        out->loss += loss->weight[b] * judge(loss, label);
+        gradient_row(loss, b, length, loss->weight[b],
+                     loss->gradient + (size_t)b * (size_t)loss->ld);
+    }
+    return RV_OK;
+}
+
+/* ---- adjoint ----------------------------------------------------------------------------- */
+static bool ends_within(const rv_loss *loss, const rv_pass *pass) {
+    for (int b = 0; b < pass->B; b++)
+        if (length_of(loss, pass, b) < pass->t1) return true;
+    return false;
+}
+
+/* The adjoint of one step of one sample, zeroed before. */
+static void adjoint_row(rv_loss *loss, const rv_pass *pass, int t, int b, float *g) {
+    const float *gradient = loss->gradient + (size_t)b * (size_t)loss->ld;
+    const rv_course *course = loss->course + (size_t)b * (size_t)loss->n;
+    int length = length_of(loss, pass, b);
+    switch (loss->readout->spread) {
+    case RV_SPREAD_ALL:
+        memcpy(g, gradient, sizeof *g * (size_t)loss->n);
+        break;
+    case RV_SPREAD_ONE:
+        for (int j = 0; j < loss->n; j++) {
+            int when = course[j].when < 0 ? length - 1 : course[j].when;
+            if (when == t) g[j] = gradient[j];
+        }
+        break;
+    case RV_SPREAD_EACH:
+        judge_step(loss, row_at(loss, pass, t - pass->t0, b), label_of(pass, b));
+        gradient_row(loss, b, length, loss->weight[b], g);
+        break;
+    }
+}
+
+rv_status rv_loss_adjoint(rv_loss *loss, rv_pass *pass) {
+    rv_status status = RV_OK;
+    int T = pass->t1 - pass->t0;
+    rv_values g = rv_values_of(loss->gradient, T, pass->B, loss->n);
+    pass->gs = pass->gv = pass->gh = (rv_values){0};
+    if (loss->readout->spread == RV_SPREAD_ALL && !ends_within(loss, pass)) {
+        g.stride_t = 0;
+    } else {
+        size_t count = (size_t)T * g.stride_t;
+        TRY(rv_arena_get(pass->arena, count, sizeof(float), &g.data));
+        memset(g.data, 0, sizeof(float) * count);
+        for (int t = pass->t0; t < pass->t1; t++) {
+            for (int b = 0; b < pass->B; b++) {
+                float *row =
+                    g.data + (size_t)(t - pass->t0) * g.stride_t + (size_t)b * (size_t)g.ld;
+                if (t < length_of(loss, pass, b)) adjoint_row(loss, pass, t, b, row);
+            }
+        }
+    }
+    if (reads_membrane(loss))
+        pass->gh = g;
+    else
+        pass->gs = g;
+out:
+    return status;
+}

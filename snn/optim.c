@@ -1,0 +1,269 @@
+/* Optimisers and rate schedules: tables; the arithmetic of one tensor is the device's. */
+#include <fnmatch.h>
+#include <math.h>
+#include <string.h>
+
+#include "snn/layer.h"
+
+/* ---- optimisers -------------------------------------------------------------------------- */
+typedef struct optimizer_options {
+    double lr, weight_decay, momentum, dampening, beta1, beta2, epsilon, alpha;
+    bool nesterov, centered;
+} optimizer_options;
+
+enum { OPTIM_SGD, OPTIM_ADAM, OPTIM_ADAMW, OPTIM_RMSPROP }; /* rows of the table */
+enum { SLOTS = 3 };
+typedef struct optimizer_row { /* index = kind of rv_optim_update */
+    rv_row head;
+    const char *slot[SLOTS];
+    bool decoupled; /* weight decay outside the gradient */
+} optimizer_row;
+
+#define REAL(field, initial, least, most, sentence)                                                \
+    {                                                                                              \
+#field, RV_T_REAL, offsetof(optimizer_options, field), initial, least, most, false, NULL,  \
+            NULL, sentence                                                                         \
+    }
+#define FLAG(field, sentence)                                                                      \
+    { #field, RV_T_BOOL, offsetof(optimizer_options, field), 0, 0, 1, false, NULL, NULL, sentence }
+#define LR(initial) REAL(lr, initial, 0, 1e6, "learning rate")
+#define DECAY(initial) REAL(weight_decay, initial, 0, 1e6, "weight decay")
+
+static const rv_spec sgd_specs[] = {
+    LR(0.01),
+    REAL(momentum, 0, 0, 1, "share of the last direction that is kept"),
+    REAL(dampening, 0, 0, 1, "share of the gradient left out of the momentum"),
+    DECAY(0),
+    FLAG(nesterov, "look ahead along the momentum"),
+    {0},
+};
+static const rv_spec adam_specs[] = {
+    LR(0.001),
+    REAL(beta1, 0.9, 0, 1, "decay of the mean"),
+    REAL(beta2, 0.999, 0, 1, "decay of the mean square"),
+    REAL(epsilon, 1e-8, 0, 1e6, "added to the root of the mean square"),
+    DECAY(0),
+    {0},
+};
+static const rv_spec adamw_specs[] = {
+    LR(0.001),
+    REAL(beta1, 0.9, 0, 1, "decay of the mean"),
+    REAL(beta2, 0.999, 0, 1, "decay of the mean square"),
+    REAL(epsilon, 1e-8, 0, 1e6, "added to the root of the mean square"),
+    DECAY(0.01),
+    {0},
+};
+static const rv_spec rmsprop_specs[] = {
+    LR(0.01),
+    REAL(alpha, 0.99, 0, 1, "decay of the mean square"),
+    REAL(epsilon, 1e-8, 0, 1e6, "added to the root of the mean square"),
+    REAL(momentum, 0, 0, 1, "share of the last direction that is kept"),
+    FLAG(centered, "divide by the deviation instead of the root mean square"),
+    DECAY(0),
+    {0},
+};
+
+static const optimizer_row optimizers[] = {
+    {{"sgd", "gradient descent, with momentum or Nesterov's momentum", "PyTorch optim.SGD",
+      sgd_specs, sizeof(optimizer_options)},
+     {"momentum"},
+     false},
+    {{"adam", "mean over root mean square of the gradient", "Kingma, Ba 2015", adam_specs,
+      sizeof(optimizer_options)},
+     {"m", "v"},
+     false},
+    {{"adamw", "adam with weight decay outside the gradient", "Loshchilov, Hutter 2019",
+      adamw_specs, sizeof(optimizer_options)},
+     {"m", "v"},
+     true},
+    {{"rmsprop", "gradient over its root mean square", "Tieleman, Hinton 2012; PyTorch",
+      rmsprop_specs, sizeof(optimizer_options)},
+     {"v", "momentum", "mean"},
+     false},
+};
+
+const rv_table *rv_optimizer_table(void) {
+    static const rv_table table = {"optimizers", optimizers, sizeof *optimizers,
+                                   sizeof optimizers / sizeof *optimizers};
+    return &table;
+}
+
+/* ---- the optimiser ----------------------------------------------------------------------- */
+/* Neighbouring tensors with the same rules are updated by one call. */
+typedef struct run {
+    size_t offset, count;
+    double lr, weight_decay;
+    rv_limit limit;
+} run;
+
+struct rv_optimizer {
+    const rv_net *net;
+    const optimizer_row *row;
+    const optimizer_options *options;
+    const rv_choice *schedule;
+    optimizer_options defaults;
+    int run_count;
+    run *runs;
+    int slots;
+    float *slot[SLOTS];
+    int64_t step, total;
+};
+
+/* Only the slots that the rules write exist: plain descent has none. */
+static int slot_count(const rv_optimizer *o) {
+    int kind = (int)(o->row - optimizers), slots = 0;
+    while (slots < SLOTS && o->row->slot[slots])
+        slots++;
+    if (kind == OPTIM_SGD && o->options->momentum == 0) slots = 0;
+    if (kind == OPTIM_RMSPROP && !o->options->centered) slots = o->options->momentum > 0 ? 2 : 1;
+    return slots;
+}
+
+static const rv_group_desc *group_of(const rv_train_desc *desc, const rv_tensor *tensor,
+                                     bool *used) {
+    for (int g = 0; g < desc->group_count; g++) {
+        if (fnmatch(desc->groups[g].pattern, tensor->name, 0) != 0) continue;
+        used[g] = true;
+        return &desc->groups[g];
+    }
+    return NULL;
+}
+
+static run run_of(const rv_optimizer *o, const rv_tensor *tensor, const rv_group_desc *group) {
+    run r = {tensor->offset, tensor->count, o->options->lr, o->options->weight_decay,
+             tensor->limit};
+    if (tensor->limit != RV_LIMIT_NONE) r.count = rv_tensor_elements(tensor); /* padding stays 0 */
+    if (group && !isnan(group->lr)) r.lr = group->lr;
+    if (group && !isnan(group->weight_decay)) r.weight_decay = group->weight_decay;
+    return r;
+}
+
+static bool run_extends(const run *a, const run *b) {
+    return a->limit == RV_LIMIT_NONE && b->limit == RV_LIMIT_NONE && a->lr == b->lr &&
+           a->weight_decay == b->weight_decay && a->offset + a->count == b->offset;
+}
+
+static rv_status make_runs(rv_optimizer *o, const rv_train_desc *desc) {
+    rv_status status = RV_OK;
+    bool *used = NULL;
+    TRY(rv_alloc((size_t)desc->group_count, sizeof *used, "parameter groups", &used));
+    TRY(rv_alloc((size_t)o->net->tensor_count, sizeof *o->runs, "parameter groups", &o->runs));
+    for (int k = 0; k < o->net->tensor_count && o->net->tensors[k].trained; k++) {
+        const rv_tensor *tensor = &o->net->tensors[k];
+        run next = run_of(o, tensor, group_of(desc, tensor, used));
+        if (o->run_count > 0 && run_extends(&o->runs[o->run_count - 1], &next))
+            o->runs[o->run_count - 1].count += next.count;
+        else
+            o->runs[o->run_count++] = next;
+    }
+    for (int g = 0; g < desc->group_count; g++) {
+        if (!used[g])
+            FAIL(RV_CONFIG,
+                 "parameter group \"%s\" matches no trained tensor (or only tensors of "
+                 "earlier groups)",
+                 desc->groups[g].pattern);
+    }
+out:
+    rv_free(used);
+    return status;
+}
+
+rv_status rv_optimizer_create(const rv_net *net, const rv_train_desc *desc, int64_t total_steps,
+                              rv_optimizer **out) {
+    rv_status status = RV_OK;
+    rv_optimizer *o = NULL;
+    *out = NULL;
+    TRY(rv_alloc(1, sizeof *o, "optimiser", &o));
+    o->net = net;
+    o->total = total_steps;
+    o->schedule = &desc->schedule;
+    o->row = desc->optimizer.row ? (const optimizer_row *)(const void *)desc->optimizer.row
+                                 : &optimizers[OPTIM_ADAM];
+    rv_specs_default(o->row->head.specs, &o->defaults);
+    o->options =
+        desc->optimizer.row && desc->optimizer.options ? desc->optimizer.options : &o->defaults;
+    TRY(make_runs(o, desc));
+    o->slots = slot_count(o);
+    for (int k = 0; k < o->slots; k++)
+        TRY(rv_alloc(net->n_trained, sizeof(float), "optimiser state", &o->slot[k]));
+    *out = o;
+    o = NULL;
+out:
+    rv_optimizer_destroy(o);
+    return status;
+}
+
+void rv_optimizer_destroy(rv_optimizer *o) {
+    if (!o) return;
+    for (int k = 0; k < SLOTS; k++)
+        rv_free(o->slot[k]);
+    rv_free(o->runs);
+    rv_free(o);
+}
+
+rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue *queue,
+                              float *block, const float *gradient, double scale) {
+    rv_status status = RV_OK;
+    const optimizer_options *options = o->options;
+    for (int k = 0; k < o->run_count; k++) {
+        const run *r = &o->runs[k];
+        rv_optim_update u = {
+            .kind = (int)(o->row - optimizers),
+            .n = r->count,
+            .weight = block + r->offset,
+            .grad = gradient + r->offset,
+            .scale = (float)scale,
+            .decay = r->weight_decay,
+            .momentum = options->momentum,
+            .dampening = options->dampening,
+            .beta1 = options->beta1,
+            .beta2 = options->beta2,
+            .epsilon = options->epsilon,
+            .alpha = options->alpha,
+            .nesterov = options->nesterov,
+            .decoupled = o->row->decoupled,
+            .centered = options->centered,
+            .step = o->step,
+            .limit = r->limit,
+        };
+        TRY(rv_schedule_rate(o->schedule, r->lr, o->step, o->total, &u.rate, &u.momentum));
+        for (int j = 0; j < o->slots; j++)
+            u.slot[j] = o->slot[j] + r->offset;
+        TRY(device->ops->optim_update(device->ctx, queue, &u));
+    }
+    o->step++;
+out:
+    return status;
+}
+
+double rv_optimizer_rate(const rv_optimizer *o) {
+    double rate = o->options->lr, momentum = 0;
+    return rv_schedule_rate(o->schedule, o->options->lr, o->step, o->total, &rate, &momentum) ==
+                   RV_OK
+               ? rate
+               : NAN;
+}
+
+int rv_optimizer_slots(const rv_optimizer *o) {
+    return o->slots;
+}
+
+const char *rv_optimizer_slot_name(const rv_optimizer *o, int slot) {
+    return o->row->slot[slot];
+}
+
+float *rv_optimizer_slot(rv_optimizer *o, int slot) {
+    return o->slot[slot];
+}
+
+int64_t rv_optimizer_step(const rv_optimizer *o) {
+    return o->step;
+}
+
+void rv_optimizer_step_set(rv_optimizer *o, int64_t step) {
+    o->step = step;
+}
+
+int64_t rv_optimizer_total(const rv_optimizer *o) {
+    return o->total;
+}

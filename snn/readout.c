@@ -1,0 +1,72 @@
+/* Readouts: how the course of an output over time becomes one number per output. */
+#include "snn/loss.h"
+
+static void step_sum(rv_course *c, double y, int t, int length) {
+    (void)t, (void)length;
+    c->sum += y;
+}
+
+static void step_first(rv_course *c, double y, int t, int length) {
+    (void)length;
+    if (c->when < 0 && y > 0) c->when = t;
+}
+
+static void step_most(rv_course *c, double y, int t, int length) {
+    (void)length;
+    if (c->when >= 0 && y <= c->sum) return;
+    c->sum = y;
+    c->when = t;
+}
+
+static void step_last(rv_course *c, double y, int t, int length) {
+    if (t != length - 1) return;
+    c->sum = y;
+    c->when = t;
+}
+
+static double result_sum(const rv_course *c, int length) {
+    (void)length;
+    return c->sum;
+}
+
+static double result_mean(const rv_course *c, int length) {
+    return c->sum / length;
+}
+
+/* The sooner the larger; without a spike as if it came at the last step. */
+static double result_first(const rv_course *c, int length) {
+    return -(double)(c->when < 0 ? length - 1 : c->when);
+}
+
+static double slope_one(const rv_course *c, int length) {
+    (void)c, (void)length;
+    return 1;
+}
+
+static double slope_mean(const rv_course *c, int length) {
+    (void)c;
+    return 1.0 / length;
+}
+
+/* every_step judges each step; its sum only serves the prediction. */
+static const rv_readout_row rows[] = {
+    [RV_READ_SPIKE_COUNT] = {"spike_count", RV_READS_SPIKES, RV_SPREAD_ALL, step_sum, result_sum,
+                             slope_one},
+    [RV_READ_SPIKE_RATE] = {"spike_rate", RV_READS_SPIKES, RV_SPREAD_ALL, step_sum, result_mean,
+                            slope_mean},
+    [RV_READ_FIRST_SPIKE] = {"first_spike", RV_READS_SPIKES, RV_SPREAD_ONE, step_first,
+                             result_first, slope_one},
+    [RV_READ_MEMBRANE_MAX] = {"membrane_max", RV_READS_MEMBRANE, RV_SPREAD_ONE, step_most,
+                              result_sum, slope_one},
+    [RV_READ_MEMBRANE_MEAN] = {"membrane_mean", RV_READS_MEMBRANE, RV_SPREAD_ALL, step_sum,
+                               result_mean, slope_mean},
+    [RV_READ_MEMBRANE_LAST] = {"membrane_last", RV_READS_MEMBRANE, RV_SPREAD_ONE, step_last,
+                               result_sum, slope_one},
+    [RV_READ_EVERY_STEP] = {"every_step", RV_READS_OUTPUT, RV_SPREAD_EACH, step_sum, result_mean,
+                            slope_mean},
+};
+
+const rv_readout_row *rv_readout_find(rv_readout readout) {
+    size_t count = sizeof rows / sizeof *rows;
+    return (size_t)readout < count ? &rows[readout] : NULL;
+}

@@ -1,0 +1,235 @@
+/* The plain trainer: M micro-batches, C chunks, no stages. Every schedule must equal it. */
+#include <math.h>
+#include <string.h>
+
+#include "snn/layer.h"
+
+struct rv_serial {
+    rv_serial_desc desc;
+    const rv_net *net;
+    const rv_device *device;
+    int B, rows, chunks; /* samples of a batch and of a micro-batch at most */
+    rv_version *version;
+    rv_state *state, *adjoint;
+    rv_tape **tape; /* one a chunk */
+    rv_loss *loss;
+    rv_optimizer *optimizer;
+    float *gradient;
+    rv_arena arena;
+    const rv_observer *observer;
+};
+
+rv_status rv_serial_create(const rv_serial_desc *desc, rv_serial **out) {
+    rv_status status = RV_OK;
+    rv_serial *s = NULL;
+    const rv_net *net = desc->net;
+    const rv_train_desc *train = desc->train;
+    int T = net->desc->steps, C = train->chunks, M = train->micro_batches;
+    *out = NULL;
+    if (C < 1 || C > T) FAIL(RV_CONFIG, "%d chunks of %d steps: 1 to %d are possible", C, T, T);
+    if (M < 1 || M > train->batch)
+        FAIL(RV_CONFIG, "%d micro-batches of a batch of %d: 1 to %d are possible", M, train->batch,
+             train->batch);
+    TRY(rv_alloc(1, sizeof *s, "trainer", &s));
+    s->desc = *desc, s->net = net, s->device = desc->device;
+    s->B = train->batch, s->rows = (train->batch + M - 1) / M, s->chunks = C;
+    TRY(rv_version_create(net, desc->device, &s->version));
+    TRY(rv_net_init(net, rv_version_block(s->version)));
+    TRY(rv_version_derive(s->version, s->rows));
+    TRY(rv_state_create(net, desc->device, s->rows, &s->state));
+    TRY(rv_state_create(net, desc->device, s->rows, &s->adjoint));
+    TRY(rv_alloc((size_t)C, sizeof *s->tape, "tapes", &s->tape));
+    for (int c = 0; c < C; c++)
+        TRY(rv_tape_create(net, desc->device, (T + C - 1) / C, s->rows, &s->tape[c]));
+    TRY(rv_loss_create(desc->loss, net, s->rows, &s->loss));
+    TRY(rv_optimizer_create(net, train, desc->total_steps, &s->optimizer));
+    TRY(s->device->ops->alloc(s->device->ctx, sizeof(float) * net->n_trained, "gradient",
+                              (void **)&s->gradient));
+    *out = s;
+    s = NULL;
+out:
+    rv_serial_destroy(s);
+    return status;
+}
+
+void rv_serial_destroy(rv_serial *s) {
+    if (!s) return;
+    rv_arena_finish(&s->arena);
+    s->device->ops->free(s->device->ctx, s->gradient);
+    rv_optimizer_destroy(s->optimizer);
+    rv_loss_destroy(s->loss);
+    for (int c = 0; s->tape && c < s->chunks; c++)
+        rv_tape_destroy(s->tape[c]);
+    rv_free(s->tape);
+    rv_state_destroy(s->adjoint);
+    rv_state_destroy(s->state);
+    rv_version_destroy(s->version);
+    rv_free(s);
+}
+
+void rv_serial_observe(rv_serial *s, const rv_observer *observer) {
+    s->observer = observer;
+}
+
+rv_version *rv_serial_version(rv_serial *s) {
+    return s->version;
+}
+
+rv_optimizer *rv_serial_optimizer(rv_serial *s) {
+    return s->optimizer;
+}
+
+/* ---- items ------------------------------------------------------------------------------- */
+static rv_pass pass_of(rv_serial *s, const rv_batch *batch, int row, int B, int chunk,
+                       bool training) {
+    int T = s->net->desc->steps;
+    return (rv_pass){.net = s->net,
+                     .device = s->device,
+                     .arena = &s->arena,
+                     .first = 0,
+                     .last = s->net->layer_count,
+                     .version = s->version,
+                     .state = s->state,
+                     .adjoint = s->adjoint,
+                     .tape = s->tape[chunk],
+                     .gradient = s->gradient,
+                     .B = B,
+                     .t0 = rv_cut(chunk, s->chunks, T),
+                     .t1 = rv_cut(chunk + 1, s->chunks, T),
+                     .chunk = chunk,
+                     .chunks = s->chunks,
+                     .batch = batch,
+                     .row = row,
+                     .training = training};
+}
+
+static rv_status count_layers(const rv_pass *pass, int64_t *spikes) {
+    rv_status status = RV_OK;
+    int64_t *samples = NULL;
+    TRY(rv_arena_get(pass->arena, (size_t)pass->B, sizeof *samples, &samples));
+    for (int l = 0; l < pass->net->layer_count; l++) {
+        rv_spikes s = pass->tape->signal[l + 1].spikes;
+        if (!s.bits) continue;
+        memset(samples, 0, sizeof *samples * (size_t)pass->B);
+        TRY(pass->device->ops->count_spikes(pass->device->ctx, pass->queue, s, samples));
+        for (int b = 0; b < pass->B; b++)
+            spikes[l] += samples[b];
+    }
+out:
+    return status;
+}
+
+/* F of every chunk of one micro-batch, then the loss. */
+static rv_status forward(rv_serial *s, const rv_batch *batch, int row, int B, bool training,
+                         rv_step_result *out, int64_t *spikes, int32_t *predictions) {
+    rv_status status = RV_OK;
+    rv_loss_result result;
+    rv_pass pass;
+    TRY(rv_state_clear(s->state, NULL));
+    for (int c = 0; c < s->chunks; c++) {
+        pass = pass_of(s, batch, row, B, c, training);
+        rv_signal *input = rv_tape_signal(pass.tape, -1);
+        *input = rv_tape_input(pass.tape, pass.t1 - pass.t0, B);
+        TRY(rv_encode(s->desc.encoder, s->device, NULL, batch, row, B, s->net->desc->seed, pass.t0,
+                      pass.t1, &s->arena, input));
+        TRY(rv_net_forward(&pass));
+        if (spikes) TRY(count_layers(&pass, spikes));
+        if (s->observer) TRY(s->observer->forward(s->observer->self, &pass));
+        TRY(rv_loss_observe(s->loss, &pass));
+        rv_arena_reset(&s->arena);
+    }
+    TRY(rv_loss_finish(s->loss, &pass, batch->B, &result, predictions));
+    out->loss += result.loss;
+    out->correct += result.correct;
+out:
+    return status;
+}
+
+/* B, then W, of every chunk from the last to the first. */
+static rv_status backward(rv_serial *s, const rv_batch *batch, int row, int B) {
+    rv_status status = RV_OK;
+    TRY(rv_state_clear(s->adjoint, NULL));
+    for (int c = s->chunks - 1; c >= 0; c--) {
+        rv_pass pass = pass_of(s, batch, row, B, c, true);
+        TRY(rv_loss_adjoint(s->loss, &pass));
+        TRY(rv_net_backward(&pass));
+        TRY(rv_net_weight(&pass));
+        rv_arena_reset(&s->arena);
+    }
+out:
+    return status;
+}
+
+static rv_status check_batch(const rv_serial *s, const rv_batch *batch) {
+    if (batch->B >= 1 && batch->B <= s->B) return RV_OK;
+    return rv_fail(RV_INTERNAL, "a batch of %d samples, the trainer was made for 1 to %d", batch->B,
+                   s->B);
+}
+
+static rv_status gradient(rv_serial *s, const rv_batch *batch, rv_step_result *out) {
+    rv_status status = RV_OK;
+    int M = s->desc.train->micro_batches;
+    *out = (rv_step_result){.B = batch->B, .norm = NAN};
+    TRY(check_batch(s, batch));
+    TRY(s->device->ops->zero(s->device->ctx, NULL, s->gradient, sizeof(float) * s->net->n_trained));
+    for (int m = 0; m < M; m++) {
+        int row = rv_cut(m, M, batch->B), B = rv_cut(m + 1, M, batch->B) - row;
+        if (B == 0) continue; /* a ragged batch smaller than M */
+        TRY(forward(s, batch, row, B, true, out, NULL, NULL));
+        TRY(backward(s, batch, row, B));
+    }
+out:
+    return status;
+}
+
+/* ---- interface --------------------------------------------------------------------------- */
+/* Factor that brings the gradient's global norm to at most clip_norm, as PyTorch's. */
+static rv_status clip(rv_serial *s, rv_step_result *out, double *scale) {
+    rv_status status = RV_OK;
+    double sum = 0, limit = s->desc.train->clip_norm;
+    *scale = 1;
+    if (limit <= 0) return RV_OK;
+    for (int k = 0; k < s->net->tensor_count && s->net->tensors[k].trained; k++) {
+        const rv_tensor *tensor = &s->net->tensors[k];
+        double part = 0;
+        TRY(s->device->ops->norm2(s->device->ctx, NULL, s->gradient + tensor->offset, tensor->count,
+                                  &part));
+        sum += part;
+    }
+    out->norm = sqrt(sum);
+    *scale = fmin(1, limit / (out->norm + 1e-6));
+out:
+    return status;
+}
+
+rv_status rv_serial_step(rv_serial *s, const rv_batch *batch, rv_step_result *out) {
+    rv_status status = RV_OK;
+    double scale, rate = rv_optimizer_rate(s->optimizer);
+    TRY(gradient(s, batch, out));
+    out->rate = rate;
+    TRY(clip(s, out, &scale));
+    TRY(rv_optimizer_update(s->optimizer, s->device, NULL, rv_version_block(s->version),
+                            s->gradient, scale));
+    TRY(rv_version_derive(s->version, s->rows));
+out:
+    return status;
+}
+
+rv_status rv_serial_eval(rv_serial *s, const rv_batch *batch, rv_step_result *out, int64_t *spikes,
+                         int32_t *predictions) {
+    rv_status status = RV_OK;
+    *out = (rv_step_result){.B = batch->B, .norm = NAN};
+    TRY(check_batch(s, batch));
+    for (int row = 0; row < batch->B; row += s->rows) {
+        int B = batch->B - row < s->rows ? batch->B - row : s->rows;
+        TRY(forward(s, batch, row, B, false, out, spikes, predictions ? predictions + row : NULL));
+    }
+out:
+    return status;
+}
+
+rv_status rv_serial_gradient(rv_serial *s, const rv_batch *batch, rv_step_result *out,
+                             const float **gradient_out) {
+    *gradient_out = s->gradient;
+    return gradient(s, batch, out);
+}
