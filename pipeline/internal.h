@@ -73,7 +73,7 @@ RV_CHECKED rv_status rv_setup_device(rv_setup *setup, const char *isa, int threa
 /* Bind the recipe to the source, lay out the network. */
 RV_CHECKED rv_status rv_setup_net(rv_setup *setup, const rv_source *source);
 /* Fix the forms under the weights `block` ([n_all]; NULL: the initial ones), make the trainer and
- * give it these weights. total_steps: horizon of the rate schedule where the recipe gives none. */
+ * give it these weights. total_steps: horizon of the rate schedule. */
 RV_CHECKED rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
                                      int64_t total_steps);
 void rv_setup_finish(rv_setup *setup);

@@ -84,6 +84,7 @@ rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
     const rv_config *config = setup->config;
     rv_version *start = NULL;
     const rv_batch *batch = NULL;
+    int parts = config->train.micro_batches, rows = (config->train.batch + parts - 1) / parts;
     int count = config->train.batch < FORM_SAMPLES ? config->train.batch : FORM_SAMPLES;
     if (first->source.count < count) count = (int)first->source.count;
 
@@ -92,7 +93,7 @@ rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
         memcpy(rv_version_block(start), block, setup->net->n_all * sizeof *block);
     else
         TRY(rv_net_init(setup->net, rv_version_block(start)));
-    TRY(rv_version_derive(start, config->train.batch));
+    TRY(rv_version_derive(start, rows));
     TRY(rv_loader_first(first->loader, count, &batch));
     TRY(rv_net_choose_forms(setup->net, &setup->device, start, &config->encode, batch));
 
@@ -101,7 +102,7 @@ rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
     TRY(rv_serial_create(&desc, &setup->serial));
     rv_version *version = rv_serial_version(setup->serial);
     memcpy(rv_version_block(version), rv_version_block(start), setup->net->n_all * sizeof *block);
-    TRY(rv_version_derive(version, config->train.batch));
+    TRY(rv_version_derive(version, rows));
 out:
     rv_version_destroy(start);
     return status;

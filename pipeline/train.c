@@ -126,7 +126,8 @@ static rv_status training_open(rv_training *training) {
     if (config->train.max_steps && config->train.max_steps < training->steps)
         training->steps = config->train.max_steps;
     TRY(rv_setup_device(setup, options->isa, options->threads));
-    TRY(rv_setup_serial(setup, train, NULL, training->steps));
+    int64_t horizon = config->train.total_steps ? config->train.total_steps : training->steps;
+    TRY(rv_setup_serial(setup, train, NULL, horizon > 0 ? horizon : 1)); /* 1: epochs: 0 */
     TRY(run_open(training));
     say_what_runs(training);
     training->progress.best_validation = NAN;
