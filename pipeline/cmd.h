@@ -58,6 +58,8 @@ typedef struct rv_grid {
     const bool *right;
 } rv_grid;
 void rv_print_grid(const rv_grid *grid, const char *const *cells, int rows);
+/* A list of objects: one row each, columns named by the keys of the first. */
+void rv_print_objects(const json_t *list, int indent);
 /* Any JSON as text: "name value" lines, lists of objects as grids. */
 void rv_print_json(const json_t *root, int indent);
 /* Print a JSON text as it is, or parsed as rv_print_json does. */

@@ -69,15 +69,17 @@ rv_code rv_cmd_list(const rv_arguments *arguments) {
     json_t *root = NULL;
     json_error_t error;
     TRY((rv_status)rv_list(arguments->operand[0], &text));
-    if (!arguments->json) {
-        root = json_loads(text, 0, &error);
-        const json_t *rows = json_object_get(root, "rows");
-        if (json_object_get(json_array_get(rows, 0), "parameters")) {
-            TRY(print_rows(rows));
-            goto out;
-        }
+    if (arguments->json) {
+        puts(text);
+        goto out;
     }
-    TRY(rv_print_text(text, arguments->json));
+    root = json_loads(text, 0, &error);
+    if (!root) FAIL(RV_INTERNAL, "own JSON does not parse: %s", error.text);
+    const json_t *rows = json_object_get(root, "rows");
+    if (json_object_get(json_array_get(rows, 0), "parameters"))
+        TRY(print_rows(rows));
+    else
+        rv_print_objects(rows, 0);
 out:
     json_decref(root);
     rv_text_free(text);

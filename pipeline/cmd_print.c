@@ -169,8 +169,7 @@ static bool is_list_of_objects(const json_t *value) {
     return json_array_size(value) > 0 && json_is_object(json_array_get(value, 0));
 }
 
-/* A list of objects: one row each, columns named by the keys of the first. */
-static void objects_print(const json_t *list, int indent) {
+void rv_print_objects(const json_t *list, int indent) {
     enum { CELL = 256 };
     int columns = (int)json_object_size(json_array_get(list, 0));
     int rows = (int)json_array_size(list) + 1;
@@ -211,7 +210,7 @@ void rv_print_json(const json_t *root, int indent) {
             if (json_is_object(value))
                 rv_print_json(value, indent + 4);
             else
-                objects_print(value, indent + 4);
+                rv_print_objects(value, indent + 4);
             continue;
         }
         char cell[512], label[80];

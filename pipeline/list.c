@@ -36,8 +36,8 @@ static json_t *default_json(const rv_spec *spec) {
     return rv_json_number(spec->initial);
 }
 
-static bool limited(double value) { /* the widest int and what is beyond count as no limit */
-    return isfinite(value) && fabs(value) < 2147483647.0;
+static bool limited(double value) { /* a thousand million and beyond: no limit anyone meets */
+    return isfinite(value) && fabs(value) < 1e9;
 }
 
 static json_t *limits_json(const rv_spec *spec) {
