@@ -38,14 +38,14 @@ static const preset_row rows[] = {
     {"norse", "reset", "zero"},
     {"norse", "compare", "gt"},
     {"norse", "detach_reset", "false"},
-    {"norse", "surrogate", "{kind: superspike, alpha: 100.0}"},
+    {"norse", "surrogate", "{kind: fast_sigmoid, slope: 1.0}"},
     /* norm_input: the current is scaled by 1 - beta. */
     {"sinabs", "decay", "exp"},
     {"sinabs", "input", "one_minus_beta"},
     {"sinabs", "reset", "subtract"},
     {"sinabs", "compare", "ge"},
     {"sinabs", "detach_reset", "true"},
-    {"sinabs", "surrogate", "{kind: exponential}"},
+    {"sinabs", "surrogate", "{kind: single_exponential, width: 0.5, scale: 1.0}"},
     /* tau dv/dt = (v_leak - v) + R I, spike where v > threshold, reset to v_reset. */
     {"nir", "decay", "euler"},
     {"nir", "input", "one_minus_beta"},

@@ -1,0 +1,503 @@
+/*
+ * The only caller of HDF5 for our own files. HDF5 never touches the disk: files are built and read
+ * as images in memory (core driver), because HDF5 writing in place loses files at a crash and hides
+ * a full disk. Newest format: its metadata carry checksums, Fletcher32 guards the data.
+ */
+#include "data/h5.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#ifdef RV_HDF5
+#include <hdf5.h>
+#endif
+
+/* ---- lists ------------------------------------------------------------------------------- */
+static const size_t sizes[] = {[RV_H5_FLOAT] = sizeof(float),
+                               [RV_H5_BYTES] = 1,
+                               [RV_H5_REAL] = sizeof(double),
+                               [RV_H5_INTEGER] = sizeof(int64_t),
+                               [RV_H5_TEXT] = 1};
+
+size_t rv_h5_size(const rv_h5_item *item) {
+    return item->count * sizes[item->type];
+}
+
+rv_status rv_h5_add(rv_h5_list *list, const char *path, const char *attribute, rv_h5_type type,
+                    int rank, const int *dim, rv_h5_item **out) {
+    rv_status status = RV_OK;
+    rv_h5_item *items = NULL, *item;
+    if (list->count == list->room) {
+        int room = list->room ? 2 * list->room : 32;
+        TRY(rv_alloc((size_t)room, sizeof *items, "a list of arrays", &items));
+        if (list->count) memcpy(items, list->items, (size_t)list->count * sizeof *items);
+        rv_free(list->items);
+        list->items = items;
+        list->room = room;
+    }
+    item = &list->items[list->count++]; /* from here rv_h5_finish frees what it holds */
+    *item = (rv_h5_item){.type = type, .rank = rank, .count = 1};
+    for (int i = 0; i < rank; i++) {
+        item->dim[i] = dim[i];
+        TRY(rv_size_mul(item->count, (size_t)dim[i], &item->count));
+    }
+    TRY(rv_strdup(path, &item->path));
+    if (attribute) TRY(rv_strdup(attribute, &item->attribute));
+    TRY(rv_alloc(item->count + 1, sizes[type], path, &item->data));
+    *out = item;
+out:
+    return status;
+}
+
+rv_status rv_h5_add_text(rv_h5_list *list, const char *path, const char *attribute,
+                         const char *text) {
+    rv_status status = RV_OK;
+    rv_h5_item *item = NULL;
+    int length = (int)strlen(text);
+    TRY(rv_h5_add(list, path, attribute, RV_H5_TEXT, 1, &length, &item));
+    memcpy(item->data, text, (size_t)length);
+    item->rank = 0; /* one string, as long as its text */
+out:
+    return status;
+}
+
+rv_status rv_h5_add_integer(rv_h5_list *list, const char *path, const char *attribute,
+                            int64_t value) {
+    rv_status status = RV_OK;
+    rv_h5_item *item = NULL;
+    TRY(rv_h5_add(list, path, attribute, RV_H5_INTEGER, 0, NULL, &item));
+    memcpy(item->data, &value, sizeof value);
+out:
+    return status;
+}
+
+rv_status rv_h5_add_real(rv_h5_list *list, const char *path, const char *attribute, double value) {
+    rv_status status = RV_OK;
+    rv_h5_item *item = NULL;
+    TRY(rv_h5_add(list, path, attribute, RV_H5_REAL, 0, NULL, &item));
+    memcpy(item->data, &value, sizeof value);
+out:
+    return status;
+}
+
+const rv_h5_item *rv_h5_find(const rv_h5_list *list, const char *path, const char *attribute,
+                             rv_h5_type type) {
+    for (int i = 0; i < list->count; i++) {
+        const rv_h5_item *item = &list->items[i];
+        if (item->type == type && strcmp(item->path, path) == 0 && !item->attribute == !attribute &&
+            (!attribute || strcmp(item->attribute, attribute) == 0))
+            return item;
+    }
+    return NULL;
+}
+
+void rv_h5_finish(rv_h5_list *list) {
+    for (int i = 0; i < list->count; i++) {
+        rv_free(list->items[i].path);
+        rv_free(list->items[i].attribute);
+        rv_free(list->items[i].data);
+    }
+    rv_free(list->items);
+    *list = (rv_h5_list){0};
+}
+
+#ifndef RV_HDF5
+
+bool rv_h5_available(void) {
+    return false;
+}
+
+rv_status rv_h5_write(const rv_h5_list *list, const char *name, char **bytes, size_t *size) {
+    (void)list, (void)bytes, (void)size;
+    return rv_fail(RV_CONFIG, "%s: this program was built without HDF5 and has no model files",
+                   name);
+}
+
+rv_status rv_h5_read(const char *bytes, size_t size, const char *name, rv_h5_list *list) {
+    (void)bytes, (void)size, (void)list;
+    return rv_fail(RV_CONFIG, "%s: this program was built without HDF5 and has no model files",
+                   name);
+}
+
+#else
+
+enum {
+    CHUNK_MOST = 1 << 20, /* bytes of a chunk: what one checksum guards */
+    DEPTH_MOST = 8,
+    ITEMS_MOST = 1 << 16,
+    TEXT_MOST = 4096, /* bytes of a text attribute */
+};
+
+bool rv_h5_available(void) {
+    return true;
+}
+
+/* HDF5's own description of what went wrong, innermost first, as far as it fits. */
+static herr_t error_walk(unsigned n, const H5E_error2_t *error, void *text) {
+    if (n == 0 && error->desc) snprintf(text, 200, "%s", error->desc);
+    return 0;
+}
+
+static rv_status fail_h5(rv_status status, const char *name, const char *what, const char *path) {
+    char text[200] = "no reason given";
+    (void)H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, error_walk, text);
+    (void)H5Eclear2(H5E_DEFAULT);
+    return rv_fail(status, "%s: cannot %s %s: %s", name, what, path, text);
+}
+
+/* No plug-ins (a file must not load code), no printing. Done before every use: it is cheap, and
+ * both are state of the library or thread. */
+static rv_status library_init(const char *name) {
+    rv_status status = RV_OK;
+    if (H5open() < 0 || H5PLset_loading_state(0) < 0 || H5Eset_auto2(H5E_DEFAULT, NULL, NULL) < 0)
+        status = rv_fail(RV_INTERNAL, "%s: the HDF5 library does not start", name);
+    return status;
+}
+
+/* A type as it lies in the file: little endian, whatever this machine is. */
+static hid_t file_type(rv_h5_type type) {
+    switch (type) {
+    case RV_H5_FLOAT:
+        return H5T_IEEE_F32LE;
+    case RV_H5_BYTES:
+        return H5T_STD_U8LE;
+    case RV_H5_REAL:
+        return H5T_IEEE_F64LE;
+    case RV_H5_INTEGER:
+        return H5T_STD_I64LE;
+    case RV_H5_TEXT:
+        break;
+    }
+    return H5I_INVALID_HID; /* made for its length */
+}
+
+static hid_t memory_type(rv_h5_type type) {
+    switch (type) {
+    case RV_H5_FLOAT:
+        return H5T_NATIVE_FLOAT;
+    case RV_H5_BYTES:
+        return H5T_NATIVE_UINT8;
+    case RV_H5_REAL:
+        return H5T_NATIVE_DOUBLE;
+    case RV_H5_INTEGER:
+        return H5T_NATIVE_INT64;
+    case RV_H5_TEXT:
+        break;
+    }
+    return H5I_INVALID_HID;
+}
+
+static hid_t text_type(size_t length) {
+    hid_t type = H5Tcopy(H5T_C_S1);
+    /* A string of no characters is stored as one NUL. */
+    if (type >= 0 &&
+        (H5Tset_size(type, length ? length : 1) < 0 || H5Tset_strpad(type, H5T_STR_NULLPAD) < 0)) {
+        (void)H5Tclose(type);
+        return H5I_INVALID_HID;
+    }
+    return type;
+}
+
+/* An image in memory as an open file; bytes NULL: a new one. */
+static hid_t image_open(const char *bytes, size_t size) {
+    hid_t file = H5I_INVALID_HID, access = H5Pcreate(H5P_FILE_ACCESS);
+    if (access < 0) return file;
+    if (H5Pset_fapl_core(access, CHUNK_MOST, 0) >= 0 &&
+        H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST) >= 0) {
+        if (!bytes)
+            file = H5Fcreate("memory", H5F_ACC_TRUNC, H5P_DEFAULT, access);
+        else if (H5Pset_file_image(access, (void *)bytes, size) >= 0) /* HDF5 copies it */
+            file = H5Fopen("memory", H5F_ACC_RDONLY, access);
+    }
+    (void)H5Pclose(access);
+    return file;
+}
+
+/* ---- writing ----------------------------------------------------------------------------- */
+static hid_t chunked(const rv_h5_item *item, const hsize_t *dim) {
+    hid_t create = H5Pcreate(H5P_DATASET_CREATE);
+    hsize_t chunk[4], bytes = sizes[item->type];
+    if (create < 0) return create;
+    /* Whole inner axes, then as many outer ones as fit. */
+    for (int i = item->rank - 1; i >= 0; i--) {
+        hsize_t fit = CHUNK_MOST / bytes;
+        chunk[i] = dim[i] < fit ? dim[i] : fit;
+        if (chunk[i] < 1) chunk[i] = 1;
+        bytes *= chunk[i];
+    }
+    if (H5Pset_chunk(create, item->rank, chunk) < 0 || H5Pset_fletcher32(create) < 0) {
+        (void)H5Pclose(create);
+        return H5I_INVALID_HID;
+    }
+    return create;
+}
+
+static rv_status dataset_write(hid_t file, const rv_h5_item *item, const char *name) {
+    rv_status status = RV_OK;
+    hsize_t dim[4];
+    hid_t space = H5I_INVALID_HID, create = H5I_INVALID_HID, links = H5I_INVALID_HID,
+          data = H5I_INVALID_HID;
+    herr_t closed = 0;
+    for (int i = 0; i < item->rank; i++)
+        dim[i] = (hsize_t)item->dim[i];
+    space = H5Screate_simple(item->rank, dim, NULL);
+    create = chunked(item, dim);
+    links = H5Pcreate(H5P_LINK_CREATE);
+    if (space < 0 || create < 0 || links < 0 || H5Pset_create_intermediate_group(links, 1) < 0)
+        TRY(fail_h5(RV_INTERNAL, name, "describe", item->path));
+    data = H5Dcreate2(file, item->path, file_type(item->type), space, links, create, H5P_DEFAULT);
+    if (data < 0 ||
+        H5Dwrite(data, memory_type(item->type), H5S_ALL, H5S_ALL, H5P_DEFAULT, item->data) < 0)
+        TRY(fail_h5(RV_INTERNAL, name, "write", item->path));
+out:
+    /* H5Dclose is where HDF5 tells of chunks it could not write. */
+    if (data >= 0) closed = H5Dclose(data);
+    if (closed < 0 && status == RV_OK) status = fail_h5(RV_INTERNAL, name, "close", item->path);
+    if (links >= 0) (void)H5Pclose(links);
+    if (create >= 0) (void)H5Pclose(create);
+    if (space >= 0) (void)H5Sclose(space);
+    return status;
+}
+
+/* The group at an absolute path, with those around it. */
+static rv_status group_make(hid_t file, const char *path, const char *name) {
+    rv_status status = RV_OK;
+    hid_t links = H5Pcreate(H5P_LINK_CREATE), group = H5I_INVALID_HID;
+    if (links < 0 || H5Pset_create_intermediate_group(links, 1) < 0)
+        TRY(fail_h5(RV_INTERNAL, name, "make", path));
+    /* Absent ones make H5Lexists fail on the way there: that is not an error here. */
+    if (strcmp(path, "/") == 0 || H5Lexists(file, path, H5P_DEFAULT) > 0) goto out;
+    (void)H5Eclear2(H5E_DEFAULT);
+    group = H5Gcreate2(file, path, links, H5P_DEFAULT, H5P_DEFAULT);
+    if (group < 0 || H5Gclose(group) < 0) TRY(fail_h5(RV_INTERNAL, name, "make", path));
+out:
+    if (links >= 0) (void)H5Pclose(links);
+    return status;
+}
+
+static rv_status attribute_write(hid_t file, const rv_h5_item *item, const char *name) {
+    rv_status status = RV_OK;
+    hsize_t dim[4];
+    bool text = item->type == RV_H5_TEXT;
+    hid_t space = H5I_INVALID_HID, type = H5I_INVALID_HID, data = H5I_INVALID_HID;
+    TRY(group_make(file, item->path, name));
+    for (int i = 0; i < item->rank; i++)
+        dim[i] = (hsize_t)item->dim[i];
+    space = item->rank ? H5Screate_simple(item->rank, dim, NULL) : H5Screate(H5S_SCALAR);
+    type = text ? text_type(item->count) : file_type(item->type);
+    if (space < 0 || type < 0) TRY(fail_h5(RV_INTERNAL, name, "describe", item->attribute));
+    data = H5Acreate_by_name(file, item->path, item->attribute, type, space, H5P_DEFAULT,
+                             H5P_DEFAULT, H5P_DEFAULT);
+    if (data < 0 || H5Awrite(data, text ? type : memory_type(item->type), item->data) < 0)
+        TRY(fail_h5(RV_INTERNAL, name, "write", item->attribute));
+out:
+    if (data >= 0 && H5Aclose(data) < 0 && status == RV_OK)
+        status = fail_h5(RV_INTERNAL, name, "close", item->attribute);
+    if (text && type >= 0) (void)H5Tclose(type);
+    if (space >= 0) (void)H5Sclose(space);
+    return status;
+}
+
+rv_status rv_h5_write(const rv_h5_list *list, const char *name, char **bytes, size_t *size) {
+    rv_status status = RV_OK;
+    hid_t file = H5I_INVALID_HID;
+    char *image = NULL;
+    ssize_t length;
+    TRY(library_init(name));
+    file = image_open(NULL, 0);
+    if (file < 0) TRY(fail_h5(RV_INTERNAL, name, "build", "the file"));
+    for (int i = 0; i < list->count; i++) {
+        const rv_h5_item *item = &list->items[i];
+        TRY(item->attribute ? attribute_write(file, item, name) : dataset_write(file, item, name));
+    }
+    if (H5Fflush(file, H5F_SCOPE_GLOBAL) < 0) TRY(fail_h5(RV_INTERNAL, name, "flush", "the file"));
+    length = H5Fget_file_image(file, NULL, 0);
+    if (length <= 0) TRY(fail_h5(RV_INTERNAL, name, "size", "the file"));
+    TRY(rv_alloc((size_t)length, 1, name, &image));
+    if (H5Fget_file_image(file, image, (size_t)length) != length)
+        TRY(fail_h5(RV_INTERNAL, name, "copy", "the file"));
+    *bytes = image;
+    *size = (size_t)length;
+    image = NULL;
+out:
+    if (file >= 0 && H5Fclose(file) < 0 && status == RV_OK)
+        status = fail_h5(RV_INTERNAL, name, "close", "the file");
+    rv_free(image);
+    return status;
+}
+
+/* ---- reading ----------------------------------------------------------------------------- */
+typedef struct walk {
+    const char *name;
+    size_t size; /* of the file: no dataset can hold more */
+    rv_h5_list *list;
+    char path[512];
+    int depth, links; /* links followed: hard links may form cycles */
+    rv_status status; /* HDF5's iterators give back only "failed" */
+} walk;
+
+/* Shape of a dataspace as an item; what the file cannot hold is refused before memory is taken. */
+static rv_status item_add(walk *at, hid_t space, const char *attribute, rv_h5_type type,
+                          rv_h5_item **out) {
+    rv_status status = RV_OK;
+    hsize_t dim[4], count = 1;
+    int whole[4] = {0}, rank = H5Sget_simple_extent_ndims(space);
+    if (rank < 0 || rank > 4 || H5Sget_simple_extent_type(space) == H5S_NULL ||
+        (rank > 0 && H5Sget_simple_extent_dims(space, dim, NULL) != rank))
+        FAIL(RV_DATA, "%s: %s has a shape that is not read", at->name, at->path);
+    for (int i = 0; i < rank; i++) {
+        if (dim[i] > INT_MAX || __builtin_mul_overflow(count, dim[i], &count) ||
+            count * sizes[type] > at->size)
+            FAIL(RV_DATA, "%s: %s promises more than the file holds", at->name, at->path);
+        whole[i] = (int)dim[i];
+    }
+    if (at->list->count >= ITEMS_MOST)
+        FAIL(RV_DATA, "%s: more than %d arrays", at->name, ITEMS_MOST);
+    TRY(rv_h5_add(at->list, at->path, attribute, type, rank, whole, out));
+out:
+    return status;
+}
+
+/* Chunked, with no filter but Fletcher32, and nothing stored elsewhere. */
+static bool layout_known(hid_t data) {
+    unsigned flags, config;
+    size_t values = 0;
+    hid_t create = H5Dget_create_plist(data);
+    bool known =
+        create >= 0 && H5Pget_layout(create) == H5D_CHUNKED && H5Pget_nfilters(create) == 1 &&
+        H5Pget_external_count(create) == 0 &&
+        H5Pget_filter2(create, 0, &flags, &values, NULL, 0, NULL, &config) == H5Z_FILTER_FLETCHER32;
+    if (create >= 0) (void)H5Pclose(create);
+    return known;
+}
+
+static rv_status dataset_read(walk *at, hid_t data) {
+    rv_status status = RV_OK;
+    hid_t space = H5Dget_space(data), type = H5Dget_type(data);
+    rv_h5_type kind = RV_H5_FLOAT;
+    rv_h5_item *item = NULL;
+    if (space < 0 || type < 0) TRY(fail_h5(RV_DATA, at->name, "describe", at->path));
+    while (kind <= RV_H5_BYTES && H5Tequal(type, file_type(kind)) <= 0)
+        kind++;
+    if (kind > RV_H5_BYTES) FAIL(RV_DATA, "%s: %s has an unknown type", at->name, at->path);
+    if (!layout_known(data))
+        FAIL(RV_DATA, "%s: %s is not stored as this program stores it", at->name, at->path);
+    TRY(item_add(at, space, NULL, kind, &item));
+    if (H5Dread(data, memory_type(kind), H5S_ALL, H5S_ALL, H5P_DEFAULT, item->data) < 0)
+        TRY(fail_h5(RV_DATA, at->name, "read", at->path));
+out:
+    if (type >= 0) (void)H5Tclose(type);
+    if (space >= 0) (void)H5Sclose(space);
+    return status;
+}
+
+static rv_status attribute_text(walk *at, hid_t data, hid_t type, const char *attribute) {
+    rv_status status = RV_OK;
+    size_t length = H5Tget_size(type);
+    int count = (int)length;
+    rv_h5_item *item = NULL;
+    if (H5Tis_variable_str(type) != 0 || length == 0 || length > TEXT_MOST)
+        FAIL(RV_DATA, "%s: %s: attribute %s is no short text", at->name, at->path, attribute);
+    TRY(rv_h5_add(at->list, at->path, attribute, RV_H5_TEXT, 1, &count, &item));
+    if (H5Aread(data, type, item->data) < 0) TRY(fail_h5(RV_DATA, at->name, "read", attribute));
+    item->rank = 0;
+    item->count = strlen(item->data); /* rv_h5_add left a NUL behind */
+out:
+    return status;
+}
+
+static rv_status attribute_read(walk *at, hid_t data, const char *attribute) {
+    rv_status status = RV_OK;
+    hid_t space = H5Aget_space(data), type = H5Aget_type(data);
+    rv_h5_type kind = RV_H5_REAL;
+    rv_h5_item *item = NULL;
+    if (space < 0 || type < 0) TRY(fail_h5(RV_DATA, at->name, "describe", attribute));
+    if (H5Tget_class(type) == H5T_STRING && H5Sget_simple_extent_ndims(space) == 0) {
+        TRY(attribute_text(at, data, type, attribute));
+        goto out;
+    }
+    while (kind <= RV_H5_INTEGER && H5Tequal(type, file_type(kind)) <= 0)
+        kind++;
+    if (kind > RV_H5_INTEGER)
+        FAIL(RV_DATA, "%s: %s: attribute %s has an unknown type", at->name, at->path, attribute);
+    TRY(item_add(at, space, attribute, kind, &item));
+    if (H5Aread(data, memory_type(kind), item->data) < 0)
+        TRY(fail_h5(RV_DATA, at->name, "read", attribute));
+out:
+    if (type >= 0) (void)H5Tclose(type);
+    if (space >= 0) (void)H5Sclose(space);
+    return status;
+}
+
+static herr_t attribute_visit(hid_t object, const char *attribute, const H5A_info_t *info,
+                              void *user) {
+    walk *at = user;
+    hid_t data = H5Aopen(object, attribute, H5P_DEFAULT);
+    (void)info;
+    at->status = data < 0 ? fail_h5(RV_DATA, at->name, "open", attribute)
+                          : attribute_read(at, data, attribute);
+    if (data >= 0) (void)H5Aclose(data);
+    return at->status == RV_OK ? 0 : -1;
+}
+
+static herr_t link_visit(hid_t group, const char *link, const H5L_info_t *info, void *user);
+
+/* A group's attributes, then what lies in it. */
+static rv_status group_read(walk *at, hid_t group) {
+    hsize_t index = 0;
+    at->status = RV_OK;
+    if ((H5Aiterate2(group, H5_INDEX_NAME, H5_ITER_INC, NULL, attribute_visit, at) < 0 ||
+         H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, &index, link_visit, at) < 0) &&
+        at->status == RV_OK)
+        at->status = fail_h5(RV_DATA, at->name, "list", at->path);
+    return at->status;
+}
+
+static rv_status object_read(walk *at, hid_t object) {
+    H5I_type_t kind = H5Iget_type(object);
+    if (kind == H5I_DATASET) return dataset_read(at, object);
+    if (kind == H5I_GROUP && at->depth < DEPTH_MOST) return group_read(at, object);
+    return rv_fail(RV_DATA, "%s: %s is neither a dataset nor a group near the root", at->name,
+                   at->path);
+}
+
+/* Only plain links: soft, external and user-defined ones may lead out of the file. */
+static herr_t link_visit(hid_t group, const char *link, const H5L_info_t *info, void *user) {
+    walk *at = user;
+    size_t length = strlen(at->path);
+    hid_t object = H5I_INVALID_HID;
+    snprintf(at->path + length, sizeof at->path - length, "%s%s", length > 1 ? "/" : "", link);
+    at->depth++;
+    if (++at->links > ITEMS_MOST)
+        at->status = rv_fail(RV_DATA, "%s: more than %d links", at->name, ITEMS_MOST);
+    else if (info->type != H5L_TYPE_HARD)
+        at->status = rv_fail(RV_DATA, "%s: %s is a link out of place", at->name, at->path);
+    else if ((object = H5Oopen(group, link, H5P_DEFAULT)) < 0)
+        at->status = fail_h5(RV_DATA, at->name, "open", at->path);
+    else
+        at->status = object_read(at, object);
+    if (object >= 0) (void)H5Oclose(object);
+    at->depth--;
+    at->path[length] = 0;
+    return at->status == RV_OK ? 0 : -1;
+}
+
+rv_status rv_h5_read(const char *bytes, size_t size, const char *name, rv_h5_list *list) {
+    rv_status status = RV_OK;
+    walk at = {.name = name, .size = size, .list = list, .path = "/"};
+    hid_t file = H5I_INVALID_HID, root = H5I_INVALID_HID;
+    if (size == 0) FAIL(RV_DATA, "%s: empty file", name);
+    TRY(library_init(name));
+    file = image_open(bytes, size);
+    if (file < 0) TRY(fail_h5(RV_DATA, name, "open", "it as HDF5"));
+    root = H5Gopen2(file, "/", H5P_DEFAULT);
+    if (root < 0) TRY(fail_h5(RV_DATA, name, "open", "its root"));
+    TRY(group_read(&at, root));
+out:
+    if (root >= 0) (void)H5Gclose(root);
+    if (file >= 0) (void)H5Fclose(file);
+    return status;
+}
+
+#endif

@@ -1,0 +1,231 @@
+/*
+ * Run folders. run.json and config.yaml are committed (crash-safe); metrics.jsonl is appended to,
+ * each line by one write, so a crash leaves whole lines.
+ */
+#include "data/data.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct rv_run {
+    char *path, *file; /* the folder; path/name of the last question */
+    int metrics;       /* descriptor, -1: not open */
+    json_t *info;
+};
+
+enum { NAMES_MOST = 10000 }; /* runs of one recipe in runs/ */
+
+/* ---- the folder -------------------------------------------------------------------------- */
+/* Make one folder. *made false: something of that name is there already. */
+static rv_status folder_make(const char *path, bool *made) {
+    *made = mkdir(path, 0777) == 0;
+    if (*made || errno == EEXIST) return RV_OK;
+    return rv_fail(RV_CREATE, "%s: cannot create: %s", path, strerror(errno));
+}
+
+/* The folders around `path`. */
+static rv_status parents_make(const char *path) {
+    rv_status status = RV_OK;
+    char *part = NULL;
+    bool made;
+    TRY(rv_strdup(path, &part));
+    for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        TRY(folder_make(part, &made));
+        *slash = '/';
+    }
+out:
+    rv_free(part);
+    return status;
+}
+
+static rv_status folder_given(const char *path) {
+    rv_status status = RV_OK;
+    struct stat about;
+    bool made;
+    size_t size = strlen(path) + sizeof "/run.json";
+    char *json = NULL;
+    if (!*path) FAIL(RV_CREATE, "the name of the run folder is empty");
+    TRY(parents_make(path));
+    TRY(folder_make(path, &made));
+    if (made) goto out;
+    if (stat(path, &about) != 0)
+        FAIL(RV_CREATE, "%s: cannot look at it: %s", path, strerror(errno));
+    if (!S_ISDIR(about.st_mode)) FAIL(RV_CREATE, "%s: there is a file of that name", path);
+    TRY(rv_alloc(size, 1, "a path", &json));
+    snprintf(json, size, "%s/run.json", path);
+    if (access(json, F_OK) == 0)
+        FAIL(RV_CREATE,
+             "%s: holds a run already; name another folder with -o (this version cannot continue "
+             "a run with --resume)",
+             path);
+    if (errno != ENOENT) FAIL(RV_CREATE, "%s: cannot look at it: %s", json, strerror(errno));
+    if (access(path, W_OK | X_OK) != 0)
+        FAIL(RV_CREATE, "%s: cannot write in it: %s", path, strerror(errno));
+out:
+    rv_free(json);
+    return status;
+}
+
+/* runs/<stem>, or the next free runs/<stem>-2, -3; mkdir decides, so two starts get two folders. */
+static rv_status folder_next(const char *stem, char **out) {
+    rv_status status = RV_OK;
+    size_t size = strlen(stem) + 32;
+    char *path = NULL;
+    bool made = false;
+    TRY(rv_alloc(size, 1, "a path", &path));
+    TRY(folder_make("runs", &made));
+    made = false;
+    for (int i = 1; !made && i <= NAMES_MOST; i++) {
+        snprintf(path, size, i == 1 ? "runs/%s" : "runs/%s-%d", stem, i);
+        TRY(folder_make(path, &made));
+    }
+    if (!made) FAIL(RV_CREATE, "runs/%s: %d runs of that name; use -o", stem, NAMES_MOST);
+    *out = path;
+    path = NULL;
+out:
+    rv_free(path);
+    return status;
+}
+
+/* ---- run.json ---------------------------------------------------------------------------- */
+/* Put a new value (taken) under a key; jansson hands back -1 for a NULL value too. */
+static rv_status put(json_t *object, const char *key, json_t *value) {
+    if (json_object_set_new(object, key, value) == 0) return RV_OK;
+    return rv_fail(RV_MEMORY, "out of memory, or text that is not UTF-8, for \"%s\" of run.json",
+                   key);
+}
+
+static rv_status forms_put(json_t *info, const rv_net *net) {
+    static const char *const names[] = {
+#define FORM_NAME(name, text) text,
+        RV_FORM_LIST(FORM_NAME)
+#undef FORM_NAME
+    };
+    rv_status status = RV_OK;
+    json_t *forms = json_object();
+    for (int i = 0; net && i < net->layer_count; i++) {
+        rv_form form = rv_net_layer_form(net, i);
+        if (form != RV_FORM_AUTO)
+            TRY(put(forms, rv_net_layer_name(net, i), json_string(names[form])));
+    }
+    TRY(put(info, "forms", json_incref(forms)));
+out:
+    json_decref(forms);
+    return status;
+}
+
+static rv_status info_make(const rv_run_info *info, json_t **out) {
+    rv_status status = RV_OK;
+    char host[256] = "";
+    json_t *json = json_object();
+    if (gethostname(host, sizeof host - 1) != 0) host[0] = 0;
+    TRY(put(json, "format", json_string("ranvier-run")));
+    TRY(put(json, "version", json_string(info->version)));
+    TRY(put(json, "status", json_string("running")));
+    TRY(put(json, "seed", json_integer((json_int_t)info->seed)));
+    TRY(put(json, "digest", json_string(info->digest)));
+    TRY(put(json, "isa", json_string(info->isa)));
+    TRY(put(json, "threads", json_integer(info->threads)));
+    TRY(put(json, "schedule", json_string(info->schedule)));
+    TRY(put(json, "host", json_string(host)));
+    TRY(forms_put(json, info->net));
+    *out = json;
+    json = NULL;
+out:
+    json_decref(json);
+    return status;
+}
+
+static rv_status info_write(rv_run *run) {
+    rv_status status = RV_OK;
+    char *text = json_dumps(run->info, JSON_INDENT(2));
+    if (!text) FAIL(RV_MEMORY, "out of memory for run.json");
+    TRY(rv_commit(rv_run_file(run, "run.json"), NULL, text, strlen(text)));
+out:
+    free(text);
+    return status;
+}
+
+/* ---- for the caller ---------------------------------------------------------------------- */
+rv_status rv_run_create(const char *path, const char *stem, const rv_config *config,
+                        const rv_run_info *info, rv_run **out) {
+    rv_status status = RV_OK;
+    rv_run *run = NULL;
+    char *text = NULL;
+    const char *file;
+    TRY(rv_alloc(1, sizeof *run, "a run", &run));
+    run->metrics = -1;
+    TRY(info_make(info, &run->info));
+    TRY(rv_config_text(config, &text));
+    if (path) {
+        TRY(folder_given(path));
+        TRY(rv_strdup(path, &run->path));
+    } else {
+        TRY(folder_next(stem, &run->path));
+    }
+    TRY(rv_alloc(strlen(run->path) + 257, 1, "a path", &run->file));
+    TRY(rv_commit(rv_run_file(run, "config.yaml"), NULL, text, strlen(text)));
+    TRY(info_write(run));
+    file = rv_run_file(run, "metrics.jsonl");
+    run->metrics = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (run->metrics < 0) FAIL(RV_CREATE, "%s: cannot create: %s", file, strerror(errno));
+    *out = run;
+    run = NULL;
+out:
+    rv_free(text);
+    rv_run_destroy(run);
+    return status;
+}
+
+const char *rv_run_path(const rv_run *run) {
+    return run->path;
+}
+
+const char *rv_run_file(rv_run *run, const char *name) {
+    size_t size = strlen(run->path) + 257;
+    snprintf(run->file, size, "%s/%s", run->path, name);
+    return run->file;
+}
+
+rv_status rv_run_metric(rv_run *run, const char *json) {
+    rv_status status = RV_OK;
+    size_t length = strlen(json), done = 0;
+    char *line = NULL;
+    TRY(rv_alloc(length + 2, 1, "a line of metrics", &line));
+    memcpy(line, json, length);
+    line[length] = '\n';
+    while (done < length + 1) {
+        ssize_t count = rv_fault(RV_FAULT_WRITE)
+                            ? (errno = ENOSPC, -1)
+                            : write(run->metrics, line + done, length + 1 - done);
+        if (count < 0 && errno != EINTR)
+            FAIL(RV_IO, "%s: cannot write: %s", rv_run_file(run, "metrics.jsonl"), strerror(errno));
+        if (count > 0) done += (size_t)count;
+    }
+out:
+    rv_free(line);
+    return status;
+}
+
+rv_status rv_run_status(rv_run *run, const char *status_text) {
+    rv_status status = RV_OK;
+    TRY(put(run->info, "status", json_string(status_text)));
+    TRY(info_write(run));
+out:
+    return status;
+}
+
+void rv_run_destroy(rv_run *run) {
+    if (!run) return;
+    if (run->metrics >= 0) (void)close(run->metrics);
+    json_decref(run->info);
+    rv_free(run->file);
+    rv_free(run->path);
+    rv_free(run);
+}
