@@ -50,7 +50,7 @@ static const struct schedule {
     const char *name, *row, *horizon;
     const char *option[4][2]; /* ours, the attribute */
 } schedules[] = {
-    {"CosineAnnealingLR", "cosine", "T_max", {{"min", "eta_min"}}},
+    {"CosineAnnealingLR", "cosine", "T_max", {{"min_lr", "eta_min"}}},
     {"StepLR", "step", "steps", {{"every", "step_size"}, {"factor", "gamma"}}},
     {"LinearLR", "linear", "total_iters", {{"start", "start_factor"}, {"end", "end_factor"}}},
     {"OneCycleLR",
