@@ -81,7 +81,7 @@ out:
 static rv_status put_row(rv_h5_list *list, const char *path, const char *name,
                          const rv_choice *choice) {
     rv_status status = RV_OK;
-    char prefix[RV_NAME_MAX];
+    char prefix[2 * RV_NAME_MAX + 2];
     if (!choice->row) return RV_OK;
     snprintf(prefix, sizeof prefix, "%s.", name);
     TRY(rv_h5_add_text(list, path, name, choice->row->name));
