@@ -4,7 +4,7 @@
 #include "snn/layer.h"
 
 typedef struct schedule_options {
-    double min_lr;
+    double min;
 } schedule_options;
 
 typedef struct schedule_row {
@@ -18,13 +18,13 @@ static double constant_rate(const schedule_options *options, double lr, double s
 }
 
 static double cosine_rate(const schedule_options *options, double lr, double step, double total) {
-    return options->min_lr +
-           (lr - options->min_lr) * (1 + cos(3.14159265358979323846 * step / total)) / 2;
+    return options->min +
+           (lr - options->min) * (1 + cos(3.14159265358979323846 * step / total)) / 2;
 }
 
 static const rv_spec no_specs[] = {{0}};
 static const rv_spec cosine_specs[] = {
-    {"min_lr", RV_T_REAL, offsetof(schedule_options, min_lr), 0, 0, 1e6, false, NULL, NULL,
+    {"min", RV_T_REAL, offsetof(schedule_options, min), 0, 0, 1e6, false, NULL, NULL,
      "rate at the end"},
     {0},
 };
@@ -32,7 +32,7 @@ static const rv_spec cosine_specs[] = {
 static const schedule_row rows[] = {
     {{"constant", "the rate stays", "PyTorch ConstantLR", no_specs, sizeof(schedule_options)},
      constant_rate},
-    {{"cosine", "half a cosine from the rate to min_lr over all updates",
+    {{"cosine", "half a cosine from the rate to min over all updates",
       "Loshchilov, Hutter 2017; PyTorch CosineAnnealingLR", cosine_specs, sizeof(schedule_options)},
      cosine_rate},
 };
