@@ -261,7 +261,7 @@ rv_status RV_CPU(norm_backward)(rv_ctx *ctx, rv_queue *queue, const rv_norm *nor
     norm_gradient(&job, job.second, g_gamma);
     norm_gradient(&job, job.first, g_beta);
     if (norm->sequence) sum_steps(&job, job.first), sum_steps(&job, job.second);
-    rv_cpu_run(ctx, job.frames, step_adjoint_apply, &job);
+    if (gx.data) rv_cpu_run(ctx, job.frames, step_adjoint_apply, &job);
 out:
     rv_arena_release(arena, mark);
     return status;

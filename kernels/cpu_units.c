@@ -36,7 +36,7 @@ static rv_status factor_run(rv_ctx *ctx, units_job *job, rv_arena *arena) {
     job->scratch_floats = job->x->spikes.bits ? row_floats(job->x->spikes.n) : 0;
     TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx), job->scratch_floats * sizeof(float),
                      &job->scratch));
-    rv_cpu_run(ctx, signal_frames(job->x) * job->y.B, factor_row, job);
+    rv_cpu_run(ctx, values_frames(job->y) * job->y.B, factor_row, job);
 out:
     return status;
 }

@@ -364,6 +364,7 @@ void rv_device_close(rv_device *device);
 rv_isa rv_device_isa(const rv_device *device);
 
 /* Rows of neuron.h and surrogate.h, for configuration and `list`. */
+extern const rv_table rv_surrogates; /* what rv_surrogate_table gives, for other tables' rows */
 const rv_table *rv_surrogate_table(void); /* options: float p[RV_SURROGATE_PARAMS] as double */
 const rv_table *rv_neuron_table(void);    /* options: rv_neuron_options */
 typedef struct rv_surrogate_options {

@@ -1,7 +1,7 @@
 /* F, B and W of a layer range over one chunk: sets views, walks the rows, sums adjoints. */
 #include <string.h>
 
-#include "snn/layer.h"
+#include "snn/layers.h"
 
 /* Maps, pools, joins, ...: a new kind is one file and one line here. Neurons have their own table.
  */
@@ -9,6 +9,39 @@ static const rv_layer_row layer_rows[] = {
     {{"linear", "every output is a weighted sum of all inputs", "y = W x + b", rv_linear_specs,
       sizeof(rv_linear_options)},
      &rv_kind_linear},
+    {{"conv2d", "every output is a weighted sum of a window of the input planes", "PyTorch Conv2d",
+      rv_conv2d_specs, sizeof(rv_conv_options)},
+     &rv_kind_conv2d},
+    {{"conv1d", "conv2d over planes of one row", "PyTorch Conv1d", rv_conv1d_specs,
+      sizeof(rv_conv_options)},
+     &rv_kind_conv1d},
+    {{"avg_pool", "mean of a window; padding counts", "PyTorch AvgPool2d", rv_pool_specs,
+      sizeof(rv_pool_options)},
+     &rv_kind_avg_pool},
+    {{"max_pool", "largest value of a window, the first on ties", "PyTorch MaxPool2d",
+      rv_pool_specs, sizeof(rv_pool_options)},
+     &rv_kind_max_pool},
+    {{"sum_pool", "sum of a window", "sinabs SumPool2d", rv_pool_specs, sizeof(rv_pool_options)},
+     &rv_kind_sum_pool},
+    {{"batch_norm", "each channel to mean 0 and variance 1, then a factor and a constant",
+      "Ioffe, Szegedy 2015", rv_batch_norm_specs, sizeof(rv_norm_options)},
+     &rv_kind_batch_norm},
+    {{"delay", "the input some steps later", "Hammouamri, Khalfaoui-Hassani, Masquelier 2024",
+      rv_delay_specs, sizeof(rv_delay_options)},
+     &rv_kind_delay},
+    {{"flatten", "planes as one row of units", "PyTorch Flatten", NULL, 0}, &rv_kind_flatten},
+    {{"add", "sum of its inputs, unit by unit", "He et al. 2016", NULL, 0}, &rv_kind_add},
+    {{"concat", "channels of its inputs one after the other", "PyTorch cat", NULL, 0},
+     &rv_kind_concat},
+    {{"dropout", "silences units, the same ones at every step of a sample",
+      "Srivastava et al. 2014; SpikingJelly", rv_dropout_specs, sizeof(rv_dropout_options)},
+     &rv_kind_dropout},
+    {{"scale", "a factor per network, channel or unit", "NIR Scale", rv_scale_specs,
+      sizeof(rv_scale_options)},
+     &rv_kind_scale},
+    {{"threshold", "a spike where the input reaches a threshold, without memory", "NIR Threshold",
+      rv_threshold_specs, sizeof(rv_threshold_options)},
+     &rv_kind_threshold},
 };
 
 const rv_table *rv_layer_table(void) {
@@ -110,9 +143,9 @@ out:
 
 const rv_layer *rv_pass_fused(const rv_pass *pass, const rv_layer *map) {
     const rv_layer *neuron = &pass->net->layers[map->consumer];
-    bool fused = map->form == RV_FORM_EVENT && map->consumer_count > 0 && neuron->in_place &&
-                 neuron->index < pass->last && !neuron->recurrent &&
-                 pass->device->ops->map_neuron_forward;
+    bool fused = map->kind == &rv_kind_linear && map->form == RV_FORM_EVENT &&
+                 map->consumer_count > 0 && neuron->in_place && neuron->index < pass->last &&
+                 !neuron->recurrent && pass->device->ops->map_neuron_forward;
     return fused ? neuron : NULL;
 }
 

@@ -23,9 +23,9 @@ enum { RV_SLOT_HELD = 0, RV_SLOT_STATE = 1 };              /* state: first slot 
 enum { RV_SLOT_OUT = 0, RV_SLOT_G = 1, RV_SLOT_TAPE = 2 }; /* tape: likewise */
 enum { RV_SLOT_H = RV_SLOT_TAPE };                         /* tape: h of a neuron layer */
 
-/* Size of a slot in 32-bit words: step*T*B + sample*B + fixed, rounded up to a vector. */
+/* Size of a slot in 32-bit words: step*T*B + time*T + sample*B + fixed, rounded up to a vector. */
 typedef struct rv_slot {
-    size_t step, sample, fixed;
+    size_t step, time, sample, fixed;
 } rv_slot;
 
 typedef struct rv_layer_kind {
@@ -47,6 +47,9 @@ typedef struct rv_layer_kind {
     void (*initial)(const rv_net *net, const rv_layer *layer, int k, float *file);
     /* Synapses of the product; NULL: none. See rv_net_layer_targets. */
     int64_t (*targets)(const rv_net *net, const rv_layer *layer);
+    /* U: move the buffers by a micro-batch's statistics (rv_net_statistics_apply); NULL: none. */
+    void (*update)(const rv_net *net, const rv_layer *layer, const float *statistics, int B,
+                   float *block);
 } rv_layer_kind;
 
 struct rv_layer_row { /* of rv_layer_table() */
@@ -68,6 +71,8 @@ struct rv_layer {
     bool live;     /* a tensor in it or before it is trained: B is needed */
     bool in_place; /* neuron: the input's memory is h */
     bool recurrent;
+    bool whole;                   /* trains on whole sequences only: one chunk */
+    size_t statistic, statistics; /* place and floats of a step in rv_pass.statistics */
     rv_form form;                 /* of its product; AUTO: none */
     int tensor[RV_LAYER_TENSORS]; /* index into rv_net.tensors, -1 = absent */
     rv_slot state[RV_LAYER_SLOTS], tape[RV_LAYER_SLOTS];
@@ -181,6 +186,9 @@ const rv_layer *rv_pass_fused(const rv_pass *pass, const rv_layer *map);
 rv_map rv_linear_map(const rv_version *version, const rv_layer *layer); /* of a linear layer */
 rv_map rv_layer_map(const rv_version *version, const rv_layer *layer, int in, int out, int weight,
                     int bias);
+
+/* The surrogate of a description: its row, or the first, with its options or their defaults. */
+rv_surrogate rv_surrogate_of(const rv_choice *choice);
 
 /* ---- initialisation (init.c) ------------------------------------------------------------- */
 /* Fill tensor k of a layer in file order from its init choice. Rank 1 is the bias of tensor 0. */

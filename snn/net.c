@@ -208,6 +208,13 @@ static void common_slots(rv_layer *layer) {
     }
 }
 
+static void place_statistics(rv_net *net) {
+    for (int l = 0; l < net->layer_count; l++) {
+        net->layers[l].statistic = net->statistics;
+        net->statistics += net->layers[l].statistics;
+    }
+}
+
 static rv_status find_blocks(rv_net *net) {
     rv_status status = RV_OK;
     TRY(rv_alloc((size_t)net->layer_count, sizeof(int), "blocks of the network",
@@ -266,6 +273,7 @@ rv_status rv_net_create(const rv_net_desc *desc, rv_net **out) {
     choose_in_place(net);
     TRY(rv_net_lay_out(net));
     find_live(net);
+    place_statistics(net);
     TRY(find_blocks(net));
     const rv_layer *last = &net->layers[net->layer_count - 1];
     net->output = last->shape;
@@ -285,6 +293,32 @@ void rv_net_destroy(rv_net *net) {
     rv_free(net->tensors);
     rv_free(net->layers);
     rv_free(net);
+}
+
+/* ---- running statistics ------------------------------------------------------------------ */
+size_t rv_net_statistics(const rv_net *net) {
+    return net->statistics;
+}
+
+void rv_net_statistics_apply(const rv_net *net, int first, int last, const float *statistics, int B,
+                             float *block) {
+    for (int l = first; l < last; l++) {
+        const rv_layer *layer = &net->layers[l];
+        if (layer->kind->update) layer->kind->update(net, layer, statistics, B, block);
+    }
+}
+
+rv_status rv_net_check_chunks(const rv_net *net, int chunks) {
+    for (int l = 0; l < net->layer_count && chunks > 1; l++) {
+        const rv_layer_desc *desc = net->layers[l].desc;
+        if (net->layers[l].whole)
+            return rv_fail_at(
+                RV_CONFIG, desc->where, NULL, NULL,
+                "layer \"%s\" (%s) trains on whole sequences, so pipeline.chunks must "
+                "be 1, not %d",
+                desc->name, desc->row->name, chunks);
+    }
+    return RV_OK;
 }
 
 /* ---- questions --------------------------------------------------------------------------- */

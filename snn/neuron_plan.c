@@ -159,7 +159,7 @@ out:
     return status;
 }
 
-static rv_surrogate surrogate_of(const rv_choice *choice) {
+rv_surrogate rv_surrogate_of(const rv_choice *choice) {
     rv_surrogate_options options = {{0}};
     const rv_row *row = choice->row ? choice->row : rv_table_row(rv_surrogate_table(), 0);
     rv_surrogate surrogate = {.kind = rv_table_index(rv_surrogate_table(), row)};
@@ -212,7 +212,7 @@ rv_status rv_neuron_check(rv_net *net, rv_layer *layer) {
         .detach_adaptation = options->detach_adaptation,
         .gain_tied = options->input == 1,
         .reset_over_beta = options->reset_delay == 1,
-        .surrogate = surrogate_of(&options->surrogate),
+        .surrogate = rv_surrogate_of(&options->surrogate),
     };
     layer->spikes = rv_neuron_spikes(&plan->neuron);
     if (layer->recurrent && !layer->spikes)

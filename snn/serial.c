@@ -15,6 +15,7 @@ struct rv_serial {
     rv_loss *loss;
     rv_optimizer *optimizer;
     float *gradient;
+    float *statistics; /* [M][steps][rv_net_statistics] of a batch */
     rv_arena arena;
     const rv_observer *observer;
 };
@@ -45,6 +46,9 @@ rv_status rv_serial_create(const rv_serial_desc *desc, rv_serial **out) {
     TRY(rv_optimizer_create(net, train, desc->total_steps, &s->optimizer));
     TRY(s->device->ops->alloc(s->device->ctx, sizeof(float) * net->n_trained, "gradient",
                               (void **)&s->gradient));
+    TRY(rv_net_check_chunks(net, C));
+    TRY(rv_alloc((size_t)M * (size_t)T * rv_net_statistics(net), sizeof *s->statistics,
+                 "running statistics", &s->statistics));
     *out = s;
     s = NULL;
 out:
@@ -55,6 +59,7 @@ out:
 void rv_serial_destroy(rv_serial *s) {
     if (!s) return;
     rv_arena_finish(&s->arena);
+    rv_free(s->statistics);
     s->device->ops->free(s->device->ctx, s->gradient);
     rv_optimizer_destroy(s->optimizer);
     rv_loss_destroy(s->loss);
@@ -119,15 +124,16 @@ out:
     return status;
 }
 
-/* F of every chunk of one micro-batch, then the loss. */
-static rv_status forward(rv_serial *s, const rv_batch *batch, int row, int B, bool training,
+/* F of every chunk of one micro-batch, then the loss. statistics: NULL outside training. */
+static rv_status forward(rv_serial *s, const rv_batch *batch, int row, int B, float *statistics,
                          rv_step_result *out, int64_t *spikes, int32_t *predictions) {
     rv_status status = RV_OK;
     rv_loss_result result;
     rv_pass pass;
     TRY(rv_state_clear(s->state, NULL));
     for (int c = 0; c < s->chunks; c++) {
-        pass = pass_of(s, batch, row, B, c, training);
+        pass = pass_of(s, batch, row, B, c, statistics != NULL);
+        pass.statistics = statistics;
         rv_signal *input = rv_tape_signal(pass.tape, -1);
         *input = rv_tape_input(pass.tape, pass.t1 - pass.t0, B);
         TRY(rv_encode(s->desc.encoder, s->device, NULL, batch, row, B, s->net->desc->seed, pass.t0,
@@ -160,6 +166,20 @@ out:
     return status;
 }
 
+static float *batch_statistics(const rv_serial *s, int m) {
+    return s->statistics + (size_t)m * (size_t)s->net->desc->steps * rv_net_statistics(s->net);
+}
+
+static void apply_statistics(rv_serial *s, const rv_batch *batch) {
+    int M = s->desc.train->micro_batches;
+    for (int m = 0; m < M; m++) {
+        int B = rv_cut(m + 1, M, batch->B) - rv_cut(m, M, batch->B);
+        if (B > 0)
+            rv_net_statistics_apply(s->net, 0, s->net->layer_count, batch_statistics(s, m), B,
+                                    rv_version_block(s->version));
+    }
+}
+
 static rv_status check_batch(const rv_serial *s, const rv_batch *batch) {
     if (batch->B >= 1 && batch->B <= s->B) return RV_OK;
     return rv_fail(RV_INTERNAL, "a batch of %d samples, the trainer was made for 1 to %d", batch->B,
@@ -175,7 +195,7 @@ static rv_status gradient(rv_serial *s, const rv_batch *batch, rv_step_result *o
     for (int m = 0; m < M; m++) {
         int row = rv_cut(m, M, batch->B), B = rv_cut(m + 1, M, batch->B) - row;
         if (B == 0) continue; /* a ragged batch smaller than M */
-        TRY(forward(s, batch, row, B, true, out, NULL, NULL));
+        TRY(forward(s, batch, row, B, batch_statistics(s, m), out, NULL, NULL));
         TRY(backward(s, batch, row, B));
     }
 out:
@@ -210,6 +230,7 @@ rv_status rv_serial_step(rv_serial *s, const rv_batch *batch, rv_step_result *ou
     TRY(clip(s, out, &scale));
     TRY(rv_optimizer_update(s->optimizer, s->device, NULL, rv_version_block(s->version),
                             s->gradient, scale));
+    apply_statistics(s, batch);
     TRY(rv_version_derive(s->version, s->rows));
 out:
     return status;
@@ -222,7 +243,7 @@ rv_status rv_serial_eval(rv_serial *s, const rv_batch *batch, rv_step_result *ou
     TRY(check_batch(s, batch));
     for (int row = 0; row < batch->B; row += s->rows) {
         int B = batch->B - row < s->rows ? batch->B - row : s->rows;
-        TRY(forward(s, batch, row, B, false, out, spikes, predictions ? predictions + row : NULL));
+        TRY(forward(s, batch, row, B, NULL, out, spikes, predictions ? predictions + row : NULL));
     }
 out:
     return status;

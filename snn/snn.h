@@ -120,6 +120,36 @@ typedef struct rv_linear_options {
     int units;
     bool bias;
 } rv_linear_options;
+typedef struct rv_conv_options { /* [0] rows, [1] columns; conv1d: [1] alone */
+    int out_channels;
+    int kernel_size[2], stride[2], padding[2], dilation[2];
+    int groups;
+    bool bias;
+} rv_conv_options;
+typedef struct rv_pool_options {
+    int kernel_size[2], stride[2], padding[2]; /* stride 0: kernel_size */
+} rv_pool_options;
+typedef struct rv_norm_options {
+    int statistics; /* step|sequence */
+    double momentum, epsilon;
+    bool affine;
+} rv_norm_options;
+typedef struct rv_delay_options {
+    rv_reals delay;       /* NAN: `steps` */
+    int steps, max_delay; /* max_delay 0: from the delays */
+    bool learnable;
+} rv_delay_options;
+typedef struct rv_dropout_options {
+    double p;
+} rv_dropout_options;
+typedef struct rv_scale_options {
+    rv_reals factor;
+} rv_scale_options;
+typedef struct rv_threshold_options {
+    rv_reals threshold;
+    int compare; /* ge|gt */
+    rv_choice surrogate;
+} rv_threshold_options;
 
 /* Tables for configuration and `list`. */
 const rv_table *rv_layer_table(void); /* maps, pools, joins, ... (neurons: rv_neuron_table) */
@@ -158,6 +188,7 @@ typedef struct rv_net {
     int tensor_count;
     rv_tensor *tensors;      /* trained first, then frozen, then buffers */
     size_t n_trained, n_all; /* floats of the parameter block */
+    size_t statistics;       /* rv_net_statistics */
     int block_count;         /* maps with what follows; automatic cuts lie between blocks */
     int *block_first;        /* first layer of each block */
     rv_shape output;
@@ -179,6 +210,15 @@ int64_t rv_net_layer_targets(const rv_net *net, int layer);
 const rv_tensor *rv_net_tensor_find(const rv_net *net, const char *name); /* NULL: none */
 /* "neurons: subtract, same step, >=, input x1, reset detached": what runs, one line. */
 void rv_net_describe(const rv_net *net, char *buffer, size_t size);
+
+/* Running statistics (batch norm). In training F leaves the statistics of every step of a
+ * micro-batch in pass->statistics; after the update, U moves the buffers of layers [first, last)
+ * by them: micro-batches ascending, one call each, steps ascending within. */
+size_t rv_net_statistics(const rv_net *net); /* floats of one step; 0: none */
+void rv_net_statistics_apply(const rv_net *net, int first, int last, const float *statistics, int B,
+                             float *block);
+/* RV_CONFIG where a layer trains on whole sequences only (statistics: sequence) and chunks > 1. */
+RV_CHECKED rv_status rv_net_check_chunks(const rv_net *net, int chunks);
 
 /* Between the block's memory and a file's order; `file` holds the product of dim floats. */
 size_t rv_tensor_elements(const rv_tensor *tensor);
@@ -232,6 +272,8 @@ typedef struct rv_pass {
     const rv_batch *batch; /* rows [row, row + B) are this micro-batch */
     int row;
     bool training; /* dropout and batch statistics on */
+    /* F in training, out: [net steps][rv_net_statistics] of the micro-batch; NULL: not wanted. */
+    float *statistics;
     /* B: adjoint of the last layer's outputs over the chunk, from the loss or the next stage;
      * data NULL where absent. gv, gh: of the membrane after, before reset. May be held. */
     rv_values gs, gv, gh;

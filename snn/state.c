@@ -4,7 +4,8 @@
 #include "snn/layer.h"
 
 static size_t slot_words(const rv_slot *slot, int T, int B) {
-    size_t words = slot->step * (size_t)T * (size_t)B + slot->sample * (size_t)B + slot->fixed;
+    size_t words =
+        (slot->step * (size_t)B + slot->time) * (size_t)T + slot->sample * (size_t)B + slot->fixed;
     return (words + RV_LANES - 1) / RV_LANES * RV_LANES;
 }
 
