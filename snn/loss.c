@@ -1,53 +1,16 @@
-/* Losses: judge the readout of every sample in double, in a fixed order, on the calling thread. */
+/* A loss over a micro-batch: reads the output, judges every sample in double in a fixed order on
+ * the calling thread, and gives the adjoint of the output. */
 #include <math.h>
 #include <string.h>
 
 #include "snn/loss.h"
 
-/* What a row sees of one sample (or one of its steps). */
-typedef struct judgement {
-    const rv_loss_desc *desc;
-    int classes, label;
-    const double *logit; /* [classes] */
-    double *slope;       /* out: derivative of the loss by each logit */
-} judgement;
-
-typedef struct loss_row {
-    rv_row head;
-    double (*judge)(const judgement *j);
-} loss_row;
-
-/* ---- rows -------------------------------------------------------------------------------- */
-static double cross_entropy(const judgement *j) {
-    double most = j->logit[0], sum = 0, loss = 0, smoothing = j->desc->label_smoothing;
-    for (int c = 1; c < j->classes; c++)
-        if (j->logit[c] > most) most = j->logit[c];
-    for (int c = 0; c < j->classes; c++)
-        sum += exp(j->logit[c] - most);
-    for (int c = 0; c < j->classes; c++) {
-        double share = smoothing / j->classes + (c == j->label ? 1 - smoothing : 0);
-        double log_p = j->logit[c] - most - log(sum);
-        if (share > 0) loss -= share * log_p;
-        j->slope[c] = exp(log_p) - share;
-    }
-    return loss;
-}
-
-static const loss_row rows[] = {
-    {{"cross_entropy", "cross entropy of the softmax of the logits", "PyTorch CrossEntropyLoss",
-      NULL, 0},
-     cross_entropy},
-};
-
-const rv_table *rv_loss_table(void) {
-    static const rv_table table = {"losses", rows, sizeof *rows, sizeof rows / sizeof *rows};
-    return &table;
-}
-
 /* ---- the loss ---------------------------------------------------------------------------- */
 struct rv_loss {
     const rv_loss_desc *desc;
-    const loss_row *row;
+    const rv_loss_row *row;
+    const rv_loss_options *options;
+    rv_loss_options defaults;
     const rv_readout_row *readout;
     const rv_layer *layer; /* the last one */
     int B, T, n, ld, classes;
@@ -63,14 +26,20 @@ struct rv_loss {
 static rv_status check_output(const rv_loss_desc *desc, const rv_net *net,
                               const rv_readout_row *readout) {
     const rv_layer *last = &net->layers[net->layer_count - 1];
+    const rv_loss_row *row = rv_loss_row_of(&desc->loss);
     int population = desc->population, n = last->n;
     char shape[48];
     if (!readout)
         return rv_fail_at(RV_CONFIG, desc->where, "readout", NULL, "unknown readout %d",
                           (int)desc->readout);
-    if (desc->classes < 1)
-        return rv_fail_at(RV_CONFIG, desc->where, NULL, NULL, "the data has no classes");
-    if (population < 1 || desc->classes > n / population || desc->classes * population != n)
+    if (desc->classes < 1 && row->target == RV_TARGET_LABELS)
+        return rv_fail_at(RV_CONFIG, desc->where, "kind", NULL,
+                          "loss %s needs classes, but the data has float targets", row->head.name);
+    if (population < 1 || n % population != 0)
+        return rv_fail_at(RV_CONFIG, desc->where, "population", NULL,
+                          "layer \"%s\" gives %s, which does not divide into populations of %d",
+                          last->desc->name, rv_shape_text(last->shape, shape), population);
+    if (desc->classes > 0 && desc->classes != n / population)
         return rv_fail_at(RV_CONFIG, desc->where, NULL, NULL,
                           "layer \"%s\" gives %s, but %d classes of %d outputs each need [%d]",
                           last->desc->name, rv_shape_text(last->shape, shape), desc->classes,
@@ -94,11 +63,14 @@ rv_status rv_loss_create(const rv_loss_desc *desc, const rv_net *net, int B, rv_
     TRY(check_output(desc, net, rv_readout_find(desc->readout)));
     TRY(rv_alloc(1, sizeof *loss, "loss", &loss));
     loss->desc = desc;
-    loss->row = desc->loss.row ? (const loss_row *)(const void *)desc->loss.row : &rows[0];
+    loss->row = rv_loss_row_of(&desc->loss);
+    rv_specs_default(loss->row->head.specs, &loss->defaults);
+    loss->options = desc->loss.row && desc->loss.options ? desc->loss.options : &loss->defaults;
     loss->readout = rv_readout_find(desc->readout);
     loss->layer = &net->layers[net->layer_count - 1];
-    loss->B = B, loss->T = net->desc->steps, loss->classes = desc->classes;
+    loss->B = B, loss->T = net->desc->steps;
     loss->n = loss->layer->n, loss->ld = loss->layer->ld;
+    loss->classes = loss->n / desc->population;
     size_t n = (size_t)loss->n, classes = (size_t)loss->classes;
     TRY(rv_alloc(rows_B * n, sizeof *loss->course, "loss", &loss->course));
     TRY(rv_alloc(rows_B, sizeof *loss->judged, "loss", &loss->judged));
@@ -160,35 +132,47 @@ static const float *row_at(const rv_loss *loss, const rv_pass *pass, int step, i
     return values.data + (size_t)step * values.stride_t + (size_t)b * (size_t)values.ld;
 }
 
-/* Judge logits; slope is left in loss->slope. */
-static double judge(rv_loss *loss, int label) {
-    judgement j = {loss->desc, loss->classes, label, loss->logit, loss->slope};
+/* Judge loss->logit of a sample at a step; the slope is left in loss->slope. */
+static double judge(const rv_loss *loss, const rv_pass *pass, int t, int b) {
+    const rv_batch *batch = pass->batch;
+    size_t row = (size_t)(pass->row + b), width = (size_t)batch->target_width;
+    if (batch->target_per_step) row += (size_t)t * (size_t)batch->B;
+    rv_judgement j = {.desc = loss->desc,
+                      .options = loss->options,
+                      .classes = loss->classes,
+                      .label = batch->label ? batch->label[pass->row + b] : -1,
+                      .length = length_of(loss, pass, b),
+                      .target = loss->desc->classes == 0 ? batch->target + row * width : NULL,
+                      .logit = loss->logit,
+                      .slope = loss->slope};
     return loss->row->judge(&j);
 }
 
-static int label_of(const rv_pass *pass, int b) {
-    return pass->batch->label[pass->row + b];
-}
-
 /* Outputs of a class lie next to each other; their sum is its logit. */
-static double judge_step(rv_loss *loss, const float *y, int label) {
+static double judge_step(const rv_loss *loss, const rv_pass *pass, int t, int b, const float *y) {
     int population = loss->desc->population;
     for (int c = 0; c < loss->classes; c++) {
         loss->logit[c] = 0;
         for (int p = 0; p < population; p++)
-            loss->logit[c] += y[c * population + p];
+            loss->logit[c] += (double)y[c * population + p];
     }
-    return judge(loss, label);
+    return judge(loss, pass, t, b);
 }
 
-static rv_status check_labels(const rv_loss *loss, const rv_pass *pass) {
-    if (!pass->batch->label) return rv_fail(RV_DATA, "the data has no labels");
+static rv_status check_targets(const rv_loss *loss, const rv_pass *pass) {
+    const rv_batch *batch = pass->batch;
+    bool steps = batch->target_per_step && loss->readout->spread != RV_SPREAD_EACH;
+    if (loss->desc->classes == 0 && (!batch->target || batch->target_width != loss->classes))
+        return rv_fail(RV_DATA, "the data has %d targets, the loss takes %d", batch->target_width,
+                       loss->classes);
+    if (loss->desc->classes == 0)
+        return steps ? rv_fail(RV_CONFIG, "targets of every step need readout every_step") : RV_OK;
+    if (!batch->label) return rv_fail(RV_DATA, "the data has no labels");
     for (int b = 0; b < pass->B; b++) {
-        int label = label_of(pass, b);
+        int label = batch->label[pass->row + b];
         if (label < 0 || label >= loss->classes)
             return rv_fail(RV_DATA, "sample %llu has label %d, but there are %d classes",
-                           (unsigned long long)pass->batch->sample[pass->row + b], label,
-                           loss->classes);
+                           (unsigned long long)batch->sample[pass->row + b], label, loss->classes);
     }
     return RV_OK;
 }
@@ -197,7 +181,7 @@ rv_status rv_loss_observe(rv_loss *loss, const rv_pass *pass) {
     rv_status status = RV_OK;
     size_t n = (size_t)loss->n;
     if (pass->t0 == 0) {
-        TRY(check_labels(loss, pass));
+        TRY(check_targets(loss, pass));
         for (size_t k = 0; k < (size_t)pass->B * n; k++)
             loss->course[k] = (rv_course){0, -1};
         memset(loss->judged, 0, sizeof *loss->judged * (size_t)pass->B);
@@ -210,7 +194,7 @@ rv_status rv_loss_observe(rv_loss *loss, const rv_pass *pass) {
             for (int j = 0; j < loss->n; j++)
                 loss->readout->step(&course[j], y[j], t, length);
             if (loss->readout->spread == RV_SPREAD_EACH)
-                loss->judged[b] += judge_step(loss, y, label_of(pass, b)) / length;
+                loss->judged[b] += judge_step(loss, pass, t, b, y) / length;
         }
     }
 out:
@@ -220,7 +204,8 @@ out:
 /* ---- the end of a micro-batch ------------------------------------------------------------ */
 static double sample_weight(const rv_loss *loss, int label, int batch_size) {
     const rv_reals *weights = &loss->desc->class_weights;
-    double weight = weights->count > 1    ? weights->data[label]
+    double weight = label < 0             ? 1
+                    : weights->count > 1  ? weights->data[label]
                     : weights->count == 1 ? weights->value
                                           : 1;
     return weight / batch_size;
@@ -250,7 +235,8 @@ rv_status rv_loss_finish(rv_loss *loss, const rv_pass *pass, int batch_size, rv_
                          int32_t *predictions) {
     *out = (rv_loss_result){0, 0};
     for (int b = 0; b < pass->B; b++) {
-        int label = label_of(pass, b), length = length_of(loss, pass, b), best = 0;
+        int label = loss->desc->classes ? pass->batch->label[pass->row + b] : -1;
+        int length = length_of(loss, pass, b), best = 0;
         logits_of(loss, b, length);
         for (int c = 1; c < loss->classes; c++)
             if (loss->logit[c] > loss->logit[best]) best = c;
@@ -261,7 +247,7 @@ rv_status rv_loss_finish(rv_loss *loss, const rv_pass *pass, int batch_size, rv_
             out->loss += loss->weight[b] * loss->judged[b];
             continue;
         }
-        out->loss += loss->weight[b] * judge(loss, label);
+        out->loss += loss->weight[b] * judge(loss, pass, 0, b);
         gradient_row(loss, b, length, loss->weight[b],
                      loss->gradient + (size_t)b * (size_t)loss->ld);
     }
@@ -291,7 +277,7 @@ static void adjoint_row(rv_loss *loss, const rv_pass *pass, int t, int b, float 
         }
         break;
     case RV_SPREAD_EACH:
-        judge_step(loss, row_at(loss, pass, t - pass->t0, b), label_of(pass, b));
+        judge_step(loss, pass, t, b, row_at(loss, pass, t - pass->t0, b));
         gradient_row(loss, b, length, loss->weight[b], g);
         break;
     }

@@ -1,6 +1,7 @@
 /*
  * Inside snn/: a loss is a readout (what of the output's course over time is judged) and a row of
- * the loss table (how one vector of logits is judged). readout.c holds the first, loss.c the rest.
+ * the loss table (how one vector of logits is judged). readout.c holds the first, loss_rows.c the
+ * second, loss.c what runs them.
  */
 #ifndef RV_SNN_LOSS_H
 #define RV_SNN_LOSS_H
@@ -26,5 +27,29 @@ typedef struct rv_readout_row {
     double (*slope)(const rv_course *course, int length); /* of the result by y at the step(s) */
 } rv_readout_row;
 const rv_readout_row *rv_readout_find(rv_readout readout); /* NULL: no such */
+
+/* ---- rows of the loss table --------------------------------------------------------------- */
+typedef struct rv_loss_options {
+    double on, off, share, level;
+} rv_loss_options;
+
+/* What a row sees of one sample (or one of its steps). */
+typedef struct rv_judgement {
+    const rv_loss_desc *desc;
+    const rv_loss_options *options;
+    int classes, label, length;
+    const float *target; /* [classes], or NULL: the label is meant */
+    const double *logit; /* [classes] */
+    double *slope;       /* out: derivative of the loss by each logit */
+} rv_judgement;
+
+typedef enum rv_loss_target { RV_TARGET_LABELS, RV_TARGET_EITHER } rv_loss_target;
+typedef struct rv_loss_row {
+    rv_row head;
+    rv_loss_target target; /* either: float targets as well */
+    double (*judge)(const rv_judgement *j);
+} rv_loss_row;
+
+const rv_loss_row *rv_loss_row_of(const rv_choice *choice); /* the chosen one, or the default */
 
 #endif
