@@ -130,7 +130,7 @@ static rv_status data_load(const loading *load) {
     rv_choice choice = {rv_table_find(rv_reader_table(), "idx"), NULL};
     rv_section in;
     rv_node *out = NULL;
-    rv_specs_default(rv_keys_data, config);
+    rv_keys_default(rv_keys_data, config);
     TRY(section_open(load, "data", &in, &out));
     TRY(rv_choice_read(&in, "reader", rv_reader_table(), rv_keys_data, config, &choice));
     config->data.reader = choice.row;
@@ -232,7 +232,7 @@ static rv_status layer_load(const loading *load, const rv_section *in, rv_layer_
         TRY(rv_preset_apply(load->config->preset, load->config->memory, choice.row,
                             choice.options));
     TRY(rv_specs_known(in, choice.row->specs, rv_keys_layer, "kind"));
-    rv_specs_default(rv_keys_layer, &common);
+    rv_keys_default(rv_keys_layer, &common);
     TRY(rv_specs_read(in, rv_keys_layer, &common));
     TRY(name_check(load, in, common.name));
     snprintf(layer->name, sizeof layer->name, "%s", common.name);
@@ -271,7 +271,7 @@ static rv_status network_load(const loading *load) {
         rv_section layer = section_of(load, path);
         const rv_node *name = rv_tree_get(in.node->items[i], "name");
         rv_node *entry = NULL;
-        if (name && name->kind == RV_NODE_SCALAR)
+        if (!rv_node_null(name) && name->kind == RV_NODE_SCALAR)
             snprintf(path, sizeof path, "network.%.*s", RV_NAME_MAX, name->text);
         else
             snprintf(path, sizeof path, "network.%d", i);
@@ -292,7 +292,7 @@ static rv_status loss_load(const loading *load) {
     rv_loss_desc *loss = &load->config->loss;
     rv_section in;
     rv_node *out = NULL;
-    rv_specs_default(rv_keys_loss, loss);
+    rv_keys_default(rv_keys_loss, loss);
     loss->class_weights = (rv_reals){0};
     TRY(choice_load(load, "loss", "kind", rv_loss_table(), "cross_entropy", rv_keys_loss, loss,
                     &loss->loss));
@@ -328,7 +328,7 @@ static rv_status groups_load(const loading *load) {
             FAIL_AT(RV_CONFIG, group.where, "train.optimizer.groups", NULL,
                     "a group must be a map {pattern, lr, weight_decay}");
         TRY(rv_specs_known(&group, rv_keys_group, NULL, NULL));
-        rv_specs_default(rv_keys_group, &train->groups[i]);
+        rv_keys_default(rv_keys_group, &train->groups[i]);
         TRY(rv_specs_read(&group, rv_keys_group, &train->groups[i]));
         TRY(rv_node_add(out, RV_NODE_MAP, NULL, &entry));
         TRY(rv_specs_write(entry, rv_keys_group, &train->groups[i]));
@@ -451,7 +451,7 @@ static rv_status sections_load(const loading *load) {
     if (top.node->kind != RV_NODE_MAP)
         FAIL_AT(RV_CONFIG, top.node->where, NULL, NULL, "a recipe must be a map of keys");
     TRY(rv_specs_known(&top, rv_keys_top, NULL, NULL));
-    rv_specs_default(rv_keys_top, config);
+    rv_keys_default(rv_keys_top, config);
     TRY(rv_specs_read(&top, rv_keys_top, config));
     TRY(rv_specs_write(load->tree, rv_keys_top, config));
     TRY(input_load(load));
@@ -464,7 +464,7 @@ static rv_status sections_load(const loading *load) {
     TRY(choice_load(load, "train.optimizer", "kind", rv_optimizer_table(), "adam",
                     rv_keys_optimizer, config, &config->train.optimizer));
     TRY(groups_load(load));
-    rv_specs_default(rv_keys_schedule, &config->train);
+    rv_keys_default(rv_keys_schedule, &config->train);
     TRY(choice_load(load, "train.lr_schedule", "kind", rv_schedule_table(), "constant",
                     rv_keys_schedule, &config->train, &config->train.schedule));
     TRY(checkpoint_load(load));

@@ -67,6 +67,8 @@ typedef struct rv_section {
     rv_where where;   /* of the map, or of the nearest map around an absent one */
 } rv_section;
 
+/* rv_specs_default, which leaves our own types alone, and theirs. */
+void rv_keys_default(const rv_spec *specs, void *options);
 /* Required: INT and PAIR with initial NAN, TEXT without default and with least = 1. */
 RV_CHECKED rv_status rv_specs_read(const rv_section *section, const rv_spec *specs, void *options);
 /* Read one scalar, list or map for one spec. */

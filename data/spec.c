@@ -408,6 +408,13 @@ static const type_row types[] = {
 };
 
 /* ---- whole structs ----------------------------------------------------------------------- */
+void rv_keys_default(const rv_spec *specs, void *options) {
+    rv_specs_default(specs, options);
+    for (const rv_spec *spec = specs; spec && spec->name; spec++)
+        if (spec->type == RV_T_WIDE)
+            *(int64_t *)((char *)options + spec->offset) = (int64_t)spec->initial;
+}
+
 rv_status rv_spec_read_node(const rv_section *section, const rv_spec *spec, rv_node *node,
                             void *options) {
     char path[RV_PATH_MAX];
