@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "snn/layer.h"
+#include "snn/rate.h"
 
 /* ---- optimisers -------------------------------------------------------------------------- */
 typedef struct optimizer_options {
@@ -107,6 +107,7 @@ struct rv_optimizer {
     int slots;
     float *slot[SLOTS];
     int64_t step, total;
+    rv_plateau plateau;
 };
 
 /* Only the slots that the rules write exist: plain descent has none. */
@@ -176,12 +177,15 @@ rv_status rv_optimizer_create(const rv_net *net, const rv_train_desc *desc, int6
     TRY(rv_alloc(1, sizeof *o, "optimiser", &o));
     o->net = net;
     o->total = total_steps;
+    o->plateau = (rv_plateau){1, INFINITY, 0};
     o->schedule = &desc->schedule;
     o->row = desc->optimizer.row ? (const optimizer_row *)(const void *)desc->optimizer.row
                                  : &optimizers[OPTIM_ADAM];
     rv_specs_default(o->row->head.specs, &o->defaults);
     o->options =
         desc->optimizer.row && desc->optimizer.options ? desc->optimizer.options : &o->defaults;
+    double rate; /* refuse a horizon the schedule cannot have */
+    TRY(rv_schedule_rate(o->schedule, o->options->lr, 0, total_steps, &rate, NULL));
     TRY(make_runs(o, desc));
     o->slots = slot_count(o);
     for (int k = 0; k < o->slots; k++)
@@ -199,6 +203,12 @@ void rv_optimizer_destroy(rv_optimizer *o) {
         rv_free(o->slot[k]);
     rv_free(o->runs);
     rv_free(o);
+}
+
+/* What a schedule may move: beta1 of the Adams, a momentum that is on. */
+static double *cycled_momentum(const rv_optimizer *o, rv_optim_update *u) {
+    if (u->kind == OPTIM_ADAM || u->kind == OPTIM_ADAMW) return &u->beta1;
+    return o->options->momentum > 0 ? &u->momentum : NULL;
 }
 
 rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue *queue,
@@ -226,7 +236,9 @@ rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue
             .step = o->step,
             .limit = r->limit,
         };
-        TRY(rv_schedule_rate(o->schedule, r->lr, o->step, o->total, &u.rate, &u.momentum));
+        TRY(rv_schedule_rate(o->schedule, r->lr, o->step, o->total, &u.rate,
+                             cycled_momentum(o, &u)));
+        u.rate = rv_plateau_rate(o->schedule, &o->plateau, u.rate);
         for (int j = 0; j < o->slots; j++)
             u.slot[j] = o->slot[j] + r->offset;
         TRY(device->ops->optim_update(device->ctx, queue, &u));
@@ -237,11 +249,18 @@ out:
 }
 
 double rv_optimizer_rate(const rv_optimizer *o) {
-    double rate = o->options->lr, momentum = 0;
-    return rv_schedule_rate(o->schedule, o->options->lr, o->step, o->total, &rate, &momentum) ==
-                   RV_OK
-               ? rate
-               : NAN;
+    double rate = NAN;
+    if (rv_schedule_rate(o->schedule, o->options->lr, o->step, o->total, &rate, NULL) != RV_OK)
+        return NAN;
+    return rv_plateau_rate(o->schedule, &o->plateau, rate);
+}
+
+void rv_optimizer_epoch(rv_optimizer *o, double validation_loss) {
+    rv_plateau_epoch(o->schedule, &o->plateau, validation_loss);
+}
+
+rv_plateau *rv_optimizer_plateau(rv_optimizer *o) {
+    return &o->plateau;
 }
 
 int rv_optimizer_slots(const rv_optimizer *o) {

@@ -341,11 +341,18 @@ float *rv_optimizer_slot(rv_optimizer *optimizer, int slot);                 /* 
 int64_t rv_optimizer_step(const rv_optimizer *optimizer);
 void rv_optimizer_step_set(rv_optimizer *optimizer, int64_t step);
 int64_t rv_optimizer_total(const rv_optimizer *optimizer); /* horizon of the rate schedule */
-/* The rate a schedule gives update `step` (golden vectors). momentum may be NULL. */
+/* The rate a schedule gives update `step`; *momentum is set by schedules that move it (one_cycle)
+ * and may be NULL. RV_CONFIG: total is not more than the warm-up. */
 RV_CHECKED rv_status rv_schedule_rate(const rv_choice *schedule, double lr, int64_t step,
                                       int64_t total, double *rate, double *momentum);
-/* Tell plateau schedules the validation loss at an epoch's end. */
+/* Tell plateau schedules the validation loss at an epoch's end; what they remember of it belongs
+ * into a checkpoint. */
 void rv_optimizer_epoch(rv_optimizer *optimizer, double validation_loss);
+typedef struct rv_plateau {
+    double scale, best; /* of the rate; best loss so far, INFINITY = none */
+    int64_t bad;        /* epochs since */
+} rv_plateau;
+rv_plateau *rv_optimizer_plateau(rv_optimizer *optimizer);
 
 /* ---- observers -------------------------------------------------------------------------- */
 /* Called at the end of F of every chunk; reads the tape (spikes, h). Recording, metrics and health
