@@ -1,0 +1,225 @@
+/*
+ * Inside pipeline/: the schedule as data. Generators make one list of work items per worker; one
+ * simulator checks the lists and foretells when every item runs; the text form prints and reads
+ * them; an executor walks them. No threads, no devices, no clock.
+ *
+ * Symbols: S stages, M micro-batches of one optimiser step (or of the whole delayed run), C chunks
+ * of time per micro-batch, s, m, c one of each. Times are doubles in any unit, the same everywhere.
+ *
+ * What an item needs to have ended (its stage's list may say more, never less):
+ *   F(s,m,c)   F(s-1,m,c) and F(s,m,c-1)
+ *   B(s,m,c)   F(s,m,c), B(s+1,m,c) and B(s,m,c+1); so at the last stage the whole sequence
+ *   W(s,m,c)   B(s,m,c). BW is B and W in one; its message leaves after W
+ *   NORM(s,u)  every W of update u at s; at the last stage also the NORM of all others
+ *   U(s,u)     every W of update u at s; with NORM items, NORM(S-1,u)
+ * What comes from another stage arrives `latency` after its producer ended. With k slots on a
+ * directed edge, the producer of message n does not start before the consumer of n-k has ended.
+ */
+#ifndef RV_PIPELINE_SCHEDULE_H
+#define RV_PIPELINE_SCHEDULE_H
+
+#include "kernels/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- items ------------------------------------------------------------------------------ */
+/* X(name, has a chunk): the letter of an item. NORM adds the squares of the gradient. */
+#define RV_WORK_LIST(X) X(F, true) X(B, true) X(W, true) X(BW, true) X(U, false) X(NORM, false)
+#define RV_WORK_ENUM(name, chunk) RV_WORK_##name,
+typedef enum rv_work_kind { RV_WORK_LIST(RV_WORK_ENUM) RV_WORK_KINDS } rv_work_kind;
+#undef RV_WORK_ENUM
+
+enum { RV_NO_VERSION = -1, RV_STAGES_MOST = 4096, RV_CHUNKS_MOST = 65535 };
+
+typedef struct rv_work {
+    int32_t micro;   /* micro-batch; of U and NORM the number of the update */
+    int32_t version; /* of the stage's weights it reads: how many updates made them; RV_NO_VERSION:
+                        the newest */
+    uint16_t stage, chunk; /* chunk 0 for U and NORM */
+    uint8_t kind;          /* rv_work_kind */
+} rv_work;
+
+/* ---- costs ------------------------------------------------------------------------------ */
+/* All arrays are borrowed. A chunk costs its share of the whole sequence. */
+typedef struct rv_costs {
+    const double *f, *b, *w; /* [stages]: one micro-batch over the whole sequence */
+    const double *u, *norm;  /* [stages]: one item; NULL: nothing */
+    const int *chunk_steps;  /* [chunks]: time steps of each, >= 1; NULL: all alike */
+    const int *cap;          /* [stages]: tapes, in chunks, a stage may hold; NULL: no limit */
+    double latency;          /* of one message */
+} rv_costs;
+
+/* ---- schedules -------------------------------------------------------------------------- */
+/* What the simulator computes. */
+typedef struct rv_forecast {
+    double makespan; /* start of the first item to the end of the last F, B, W, BW; NAN: deadlock */
+    double total;    /* to the end of the last item of any kind */
+    double bubble;   /* 1 - M*sum of f+b+w over all stages / (workers * makespan); NAN: deadlock */
+    double *start, *end; /* one entry per item, in the order of `items` */
+    int *peak;           /* [stages]: most tapes held at once, in chunks */
+    int *peak_steps;     /* [stages]: the same in time steps (chunk_steps; else one each) */
+} rv_forecast;
+
+/* Owned by the caller: zeroed = empty; rv_schedule_finish frees. Lists may be edited in place
+ * before they are simulated. */
+typedef struct rv_schedule {
+    char name[16];              /* row of the generator, or as the text form says */
+    int stages, micros, chunks; /* S, M, C */
+    bool fused;                 /* items F and BW; else F, B and W */
+    bool norm;                  /* every update has its NORM items */
+    bool newest; /* backward reads another version than forward; else it must be the same */
+    int slots;   /* per directed edge; 0: no limit */
+    int group;   /* micro-batches per update; 0: the lists hold no U (one update at the end) */
+    int kept;    /* versions a stage keeps: after n updates n-kept+1..n; 0: items name none */
+    int workers;
+    int *first; /* [workers + 1]: list of worker k = items first[k] .. first[k+1]-1, in order */
+    rv_work *items;
+    rv_forecast forecast;
+} rv_schedule;
+
+/* Room for `count` items (M*C*(fused ? 2 : 3) a stage when count is 0), zeroed, and lists of equal
+ * length for as many workers as stages. RV_CONFIG: a number below 1 or beyond what items hold. */
+RV_CHECKED rv_status rv_schedule_init(rv_schedule *schedule, int stages, int micros, int chunks,
+                                      bool fused, size_t count);
+void rv_schedule_finish(rv_schedule *schedule);
+static inline int rv_schedule_count(const rv_schedule *schedule) {
+    return schedule->first ? schedule->first[schedule->workers] : 0;
+}
+/* The list of a worker, for an executor; *count items. Borrowed. */
+static inline const rv_work *rv_schedule_list(const rv_schedule *schedule, int worker, int *count) {
+    *count = schedule->first[worker + 1] - schedule->first[worker];
+    return schedule->items + schedule->first[worker];
+}
+/* Updates the lists hold: ceil(M / group), 0 when group is 0. */
+int rv_schedule_updates(const rv_schedule *schedule);
+
+/* ---- simulator and checker (schedule.c, simulate.c) ------------------------------------- */
+typedef enum rv_flaw_kind {
+    RV_FLAW_NONE,
+    RV_FLAW_UNKNOWN, /* not an item of this schedule */
+    RV_FLAW_MISSING,
+    RV_FLAW_DOUBLED,
+    RV_FLAW_DEADLOCK,
+    RV_FLAW_MEMORY_CAP,
+    RV_FLAW_VERSION_NOT_KEPT,
+    RV_FLAW_VERSION_NOT_PINNED, /* chunks of one micro-batch under several versions */
+    RV_FLAW_KINDS
+} rv_flaw_kind;
+typedef enum rv_flaw_cause {
+    RV_CAUSE_NONE,
+    RV_CAUSE_ORDER_IN_STAGE, /* a list contradicts itself */
+    RV_CAUSE_ACROSS_STAGES,  /* lists contradict each other */
+    RV_CAUSE_SLOTS,          /* would run with more slots */
+    RV_CAUSES
+} rv_flaw_cause;
+
+/* The first flaw found, in the order unknown, doubled, missing, order in a stage, versions,
+ * memory, then what the run shows. */
+typedef struct rv_flaw {
+    rv_flaw_kind kind;
+    rv_flaw_cause cause; /* of a deadlock */
+    rv_work item;        /* the item that cannot run */
+    rv_work needs;       /* deadlock: what it waits for; not pinned: the item it disagrees with */
+    int worker;          /* whose list holds `item`; -1 when missing */
+    int position;        /* in that list, from 0 */
+    int held, limit;     /* memory cap: tapes held then and allowed; versions: updates done, kept */
+} rv_flaw;
+
+const char *rv_flaw_name(rv_flaw_kind kind);    /* "none", "missing", ... */
+const char *rv_cause_name(rv_flaw_cause cause); /* "order_in_stage", ... */
+
+/* Check the lists and fill `forecast`. Every list runs strictly in order, one item at a time, each
+ * as early as it can. RV_CONFIG: *flaw says what, the error text says it in words (flaw may be
+ * NULL). The peaks stand in `forecast` for a memory cap and a deadlock too. Cost O(items).
+ * A stage's items may lie in several lists, where they need no slots and no versions. */
+RV_CHECKED rv_status rv_schedule_simulate(rv_schedule *schedule, const rv_costs *costs,
+                                          rv_flaw *flaw);
+
+/* No synchronous schedule of these costs has a smaller makespan (golden README, section 2). */
+RV_CHECKED rv_status rv_schedule_bound(int stages, int micros, int chunks, const rv_costs *costs,
+                                       double *bound);
+
+/* share[c] of the whole sequence belongs to chunk c. */
+void rv_chunk_shares(const rv_costs *costs, int chunks, double *share);
+
+/* ---- text form (schedule_text.c) -------------------------------------------------------- */
+/* A header of `key value` lines, then `worker K` and its items, free in white space, # to the end
+ * of the line is a comment. An item is F3.0 or, reading version 2, F3.0@2; U3; one of another stage
+ * than its list's number 1/F3.0. Print and parse are inverses. */
+enum { RV_WORK_TEXT = 48 };
+/* `worker`: the number of the list it stands in; no stage is written when it is the same. */
+void rv_work_print(const rv_work *work, int worker, char text[RV_WORK_TEXT]);
+/* The first `length` characters. False: not an item. */
+bool rv_work_parse(const char *text, size_t length, int worker, rv_work *work);
+RV_CHECKED rv_status rv_schedule_print(const rv_schedule *schedule, char **text); /* rv_free */
+/* RV_CONFIG with line and column. Says nothing about whether the schedule can run. */
+RV_CHECKED rv_status rv_schedule_parse(const char *file, const char *text, rv_schedule *schedule);
+
+/* ---- generators (generators.c, zb.c) ---------------------------------------------------- */
+typedef struct rv_generator {
+    rv_row row;
+    bool fused;
+    bool one_stage; /* S = 1 only */
+    /* Fill the lists of `schedule` (made by rv_schedule_init for this row). */
+    rv_status (*generate)(const rv_costs *costs, rv_schedule *schedule);
+} rv_generator;
+/* Rows serial, filldrain, filldrain+2bp, 1f1b, 1f1b+2bp, zb. */
+const rv_table *rv_generator_table(void);
+const rv_generator *rv_generator_find(const char *name); /* NULL: none */
+/* Make the lists (not yet simulated). Costs are read by zb only: it plans with their times and
+ * with their caps, C+2(S-1) where there are none. RV_CONFIG: S > 1 for serial, a cap below C for
+ * zb. */
+RV_CHECKED rv_status rv_schedule_make(const rv_generator *generator, int stages, int micros,
+                                      int chunks, int slots, const rv_costs *costs,
+                                      rv_schedule *schedule);
+/* One greedy order of zb (zb.c); the generator makes several and keeps the best. */
+typedef struct rv_zb_variant {
+    double patience; /* in chunks of the costliest stage: what arrives so soon is waited for. Never
+                        0 in the plain form: rounding must not decide what is at one time */
+    int taper;       /* > 0: stage s holds at most C + taper*(S-1-s) chunks */
+    bool slots;      /* an item also waits for its slot, so that the order runs with few of them */
+} rv_zb_variant;
+RV_CHECKED rv_status rv_zb_plan(const rv_costs *costs, const rv_zb_variant *variant,
+                                rv_schedule *schedule);
+
+/* ---- updates and versions (staleness.c) ------------------------------------------------- */
+/* Put the U of every `group` micro-batches (NORM before it when asked) after the last W of the
+ * group in each list. Lists must hold each stage whole. */
+RV_CHECKED rv_status rv_schedule_add_updates(rv_schedule *schedule, int group, bool norm);
+/* Name the versions of a delayed run: forward of micro-batch m reads max(0, u - delay[s]), u = m /
+ * group; backward the same, or u when `newest`. kept becomes the least that suffices. Needs U. */
+RV_CHECKED rv_status rv_schedule_pin(rv_schedule *schedule, const int *delay, bool newest);
+
+/* Never-flushed 1f1b with one update per micro-batch: versions between what the forward of chunk c
+ * at stage s sees live and the newest when its micro-batch updates. Chunk 0 gives the delay of a
+ * pinned run: 1 + ceil((S-2-s-c)/C). */
+int rv_delay_1f1b(int stages, int chunks, int stage, int chunk);
+/* The same with forward and backward at once on two streams: floor((2(C-1) + 2(S-1-s))/C). */
+int rv_delay_two_streams(int stages, int chunks, int stage);
+/* Least micro-batches per update for a constant delay of one: max(1, ceil((C+S-2)/C)). */
+int rv_group_2bw(int stages, int chunks);
+
+/* ---- search (search.c) ------------------------------------------------------------------ */
+/* `auto`: every generator, chunk count and slot count is simulated. */
+typedef struct rv_search {
+    int stages, micros;
+    const int *chunks; /* candidates, [chunk_count] */
+    int chunk_count;
+    int slots;                     /* 0: fewest that give full speed; else these */
+    const rv_generator *generator; /* NULL: all */
+    /* Costs at C chunks; what it points to lives until the next call. */
+    rv_status (*costs)(void *context, int chunks, rv_costs *costs);
+    void *context;
+} rv_search;
+/* The schedule of least total time, simulated, with slots set; among equals that of least peak
+ * (largest share of a sequence held by any stage), then fewest slots, fewest chunks, first row.
+ * Never slower than any fixed choice among the candidates. RV_CONFIG: none runs (the last reason
+ * is in the text). */
+RV_CHECKED rv_status rv_schedule_search(const rv_search *search, rv_schedule *best);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

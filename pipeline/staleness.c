@@ -1,0 +1,94 @@
+/* Updates inside the lists, the versions of delayed runs, and how old these are. */
+#include <string.h>
+
+#include "pipeline/schedule_index.h"
+
+/* ---- closed forms ----------------------------------------------------------------------- */
+
+static int ceil_div(int a, int b) { /* b > 0, a of any sign */
+    return a >= 0 ? (a + b - 1) / b : -(-a / b);
+}
+
+int rv_delay_1f1b(int stages, int chunks, int stage, int chunk) {
+    return 1 + ceil_div(stages - 2 - stage - chunk, chunks);
+}
+
+int rv_delay_two_streams(int stages, int chunks, int stage) {
+    return (2 * (chunks - 1) + 2 * (stages - 1 - stage)) / chunks;
+}
+
+int rv_group_2bw(int stages, int chunks) {
+    int least = ceil_div(chunks + stages - 2, chunks);
+    return least > 1 ? least : 1;
+}
+
+/* ---- updates ---------------------------------------------------------------------------- */
+
+rv_status rv_schedule_add_updates(rv_schedule *schedule, int group, bool norm) {
+    rv_status status = RV_OK;
+    rv_work *items = NULL;
+    int *first = NULL, *left = NULL, n = 0;
+    if (group < 1 || schedule->group > 0)
+        FAIL(RV_CONFIG, "schedule: updates of %d micro-batches cannot be added", group);
+    schedule->group = group < schedule->micros ? group : schedule->micros;
+    schedule->norm = norm;
+    size_t updates = (size_t)rv_schedule_updates(schedule), stages = (size_t)schedule->stages;
+    size_t more = updates * stages * (norm ? 2 : 1);
+    TRY(rv_alloc((size_t)rv_schedule_count(schedule) + more, sizeof *items,
+                 "the items of a schedule", &items));
+    TRY(rv_alloc((size_t)schedule->workers + 1, sizeof *first, "the lists of a schedule", &first));
+    TRY(rv_alloc(updates * stages, sizeof *left, "the updates of a schedule", &left));
+    for (size_t i = 0; i < updates * stages; i++) {
+        int u = (int)(i % updates);
+        left[i] = (rv_group_end(schedule, u) - u * schedule->group) * schedule->chunks;
+    }
+    for (int k = 0; k < schedule->workers; k++) {
+        first[k] = n;
+        for (int p = schedule->first[k]; p < schedule->first[k + 1]; p++) {
+            const rv_work *x = &schedule->items[p];
+            items[n++] = *x;
+            if (x->kind != rv_schedule_w(schedule)) continue;
+            int u = x->micro / schedule->group;
+            if (--left[(size_t)x->stage * updates + (size_t)u] != 0) continue;
+            rv_work update = {
+                .kind = RV_WORK_NORM, .stage = x->stage, .micro = u, .version = RV_NO_VERSION};
+            if (norm) items[n++] = update;
+            update.kind = RV_WORK_U;
+            items[n++] = update;
+        }
+    }
+    first[schedule->workers] = n;
+    rv_free(schedule->items);
+    rv_free(schedule->first);
+    schedule->items = items, schedule->first = first;
+    items = NULL, first = NULL;
+out:
+    rv_free(left);
+    rv_free(first);
+    rv_free(items);
+    return status;
+}
+
+/* ---- versions --------------------------------------------------------------------------- */
+
+rv_status rv_schedule_pin(rv_schedule *schedule, const int *delay, bool newest) {
+    rv_status status = RV_OK;
+    int *updates = NULL;
+    if (schedule->group < 1) FAIL(RV_CONFIG, "schedule: versions need updates in the lists");
+    TRY(rv_alloc((size_t)schedule->stages, sizeof *updates, "the versions of a schedule",
+                 &updates));
+    schedule->newest = newest;
+    schedule->kept = 1;
+    for (int p = 0; p < rv_schedule_count(schedule); p++) {
+        rv_work *x = &schedule->items[p];
+        int *done = &updates[x->stage];
+        *done += x->kind == RV_WORK_U;
+        if (x->kind >= RV_WORK_W && x->kind != RV_WORK_BW) continue;
+        int u = x->micro / schedule->group, old = u - delay[x->stage];
+        x->version = newest && x->kind != RV_WORK_F ? u : old > 0 ? old : 0;
+        if (*done - x->version + 1 > schedule->kept) schedule->kept = *done - x->version + 1;
+    }
+out:
+    rv_free(updates);
+    return status;
+}
