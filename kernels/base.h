@@ -50,6 +50,8 @@ typedef enum rv_status { RV_STATUS_LIST(RV_STATUS_ENUM) } rv_status;
 
 #ifdef __CUDACC__
 #define RV_HD __host__ __device__ __forceinline__
+#elif defined(__GNUC__)
+#define RV_HD inline __attribute__((always_inline))
 #else
 #define RV_HD inline
 #endif

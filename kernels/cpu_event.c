@@ -1,0 +1,269 @@
+/* Event form: lists of active inputs, the forward sum, and the weight gradient. */
+#include "kernels/cpu_event.h"
+#include "kernels/cpu_rows.h"
+
+#include <string.h>
+
+/* Rows one item covers: enough work for a thread, lists that stay near. */
+enum { ROWS = 64 };
+
+/* ---- lists ------------------------------------------------------------------------------- */
+/* Active units of one row; writes up to RV_LANES past the last. Returns how many. */
+static size_t row_list(const uint32_t *bits, int words, uint32_t *index) {
+    uint32_t *to = index;
+#if defined(__AVX512F__)
+    __m512i unit = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i next = _mm512_set1_epi32(16);
+    for (int w = 0; w < words; w++) {
+        uint32_t word = bits[w];
+        for (int half = 0; half < 2; half++, word >>= 16) {
+            __mmask16 mask = (__mmask16)word;
+            _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(mask, unit));
+            to += __builtin_popcount(mask);
+            unit = _mm512_add_epi32(unit, next);
+        }
+    }
+#else
+    for (int w = 0; w < words; w++)
+        for (uint32_t word = bits[w]; word; word &= word - 1)
+            *to++ = (uint32_t)w * 32 + (uint32_t)__builtin_ctz(word);
+#endif
+    return (size_t)(to - index);
+}
+
+typedef struct list_job {
+    rv_spikes s;
+    int rows;
+    rv_lists lists;
+    uint32_t *spare; /* per worker: one row's list with room past its end */
+    size_t spare_words;
+} list_job;
+
+/* The store of a whole vector would reach into the next row's list, which another worker may be
+ * writing: every row but those inside the item's own range goes through the spare. */
+static void list_item(void *argument, int item, int worker) {
+    const list_job *job = argument;
+    int words = rv_words(job->s.n), first = item * ROWS;
+    int last = first + ROWS < job->rows ? first + ROWS : job->rows;
+    uint32_t *spare = job->spare + (size_t)worker * job->spare_words;
+    for (int r = first; r < last; r++) {
+        uint32_t *to = job->lists.index + job->lists.start[r];
+        const uint32_t *bits = spikes_row(job->s, r / job->s.B, r % job->s.B);
+        if (job->lists.start[last] - job->lists.start[r + 1] >= RV_LANES) {
+            row_list(bits, words, to);
+        } else {
+            size_t count = row_list(bits, words, spare);
+            memcpy(to, spare, count * sizeof *to);
+        }
+    }
+}
+
+rv_status rv_cpu_lists(rv_ctx *ctx, rv_spikes s, int frames, rv_arena *arena, rv_lists *out) {
+    rv_status status = RV_OK;
+    int words = rv_words(s.n);
+    size_t total = 0;
+    list_job job = {.s = s, .rows = frames * s.B};
+    TRY(rv_arena_get(arena, (size_t)job.rows + 1, sizeof *job.lists.start, &job.lists.start));
+    for (int r = 0; r < job.rows; r++) {
+        const uint32_t *bits = spikes_row(s, r / s.B, r % s.B);
+        job.lists.start[r] = total;
+        for (int w = 0; w < words; w++)
+            total += (size_t)__builtin_popcount(bits[w]);
+    }
+    job.lists.start[job.rows] = total;
+    job.spare_words = (size_t)words * 32 + RV_LANES;
+    TRY(rv_arena_get(arena, total + RV_LANES, sizeof *job.lists.index, &job.lists.index));
+    TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx), job.spare_words * sizeof *job.spare,
+                     &job.spare));
+    rv_cpu_run(ctx, (job.rows + ROWS - 1) / ROWS, list_item, &job);
+    *out = job.lists;
+out:
+    return status;
+}
+
+/* ---- forward ------------------------------------------------------------------------------ */
+typedef struct forward_job {
+    const rv_map *map;
+    rv_values y;
+    rv_lists lists;
+    int rows, blocks;
+} forward_job;
+
+/* Tiles outermost: the weights of one tile stay in the second cache while all rows pass. */
+static void forward_item(void *argument, int item, int worker) {
+    const forward_job *job = argument;
+    const rv_map *map = job->map;
+    int col = item / job->blocks * EVENT_TILE, first = item % job->blocks * ROWS;
+    int cols = map->ld - col < EVENT_TILE ? map->ld - col : EVENT_TILE;
+    int last = first + ROWS < job->rows ? first + ROWS : job->rows;
+    (void)worker;
+    for (int r = first; r < last; r++)
+        event_sum(cols, map->weight + col, (size_t)map->ld, job->lists.index + job->lists.start[r],
+                  job->lists.start[r + 1] - job->lists.start[r], map->bias ? map->bias + col : NULL,
+                  values_row(job->y, r / job->y.B, r % job->y.B) + col);
+}
+
+rv_status rv_cpu_event_forward(rv_ctx *ctx, const rv_map *map, rv_spikes x, rv_values y,
+                               rv_arena *arena) {
+    rv_status status = RV_OK;
+    size_t mark = rv_arena_mark(arena);
+    int frames = x.stride_t ? x.T : 1, tiles = (map->ld + EVENT_TILE - 1) / EVENT_TILE;
+    forward_job job = {.map = map, .y = y, .rows = frames * x.B};
+    job.blocks = (job.rows + ROWS - 1) / ROWS;
+    TRY(rv_cpu_lists(ctx, x, frames, arena, &job.lists));
+    rv_cpu_run(ctx, tiles * job.blocks, forward_item, &job);
+out:
+    rv_arena_release(arena, mark);
+    return status;
+}
+
+/* ---- weight gradient ----------------------------------------------------------------------- */
+/* Rows are visited t descending, b ascending. A narrow gradient stays in the first cache: each
+ * row's adjoint is added to the gradient rows of its active inputs. A wide one goes by input: the
+ * transposed lists of a run of rows, accumulators in registers, started from what is there. Both
+ * add in the same order, so the choice does not show in the bits. */
+enum { NARROW = 32, RUN = 1024, INPUTS = 128 };
+
+typedef struct weight_job {
+    const rv_map *map;
+    rv_values g;
+    float *gw, *gb;
+    rv_lists lists;
+    int frames, rows;
+    int first, run; /* visits of the transposed lists */
+    size_t *start;  /* [in + 1] */
+    uint32_t *transposed;
+    int blocks; /* of INPUTS inputs */
+} weight_job;
+
+static int visit_row(const weight_job *job, int visit) {
+    int B = job->g.B;
+    return (job->frames - 1 - visit / B) * B + visit % B;
+}
+static const float *visit_adjoint(const weight_job *job, int visit) {
+    int row = visit_row(job, visit);
+    return values_row(job->g, row / job->g.B, row % job->g.B);
+}
+
+RV_INLINE void narrow_any(const weight_job *job, int first, int last, int vectors) {
+    size_t ld = (size_t)job->map->ld;
+    rv_vec bias[EVENT_VECTORS];
+    RV_UNROLL for (int j = 0; j < vectors; j++) bias[j] =
+        job->gb ? vec_load(job->gb + j * RV_WIDTH) : vec_all(0);
+    for (int visit = first; visit < last; visit++) {
+        int row = visit_row(job, visit);
+        const float *from = visit_adjoint(job, visit);
+        const uint32_t *index = job->lists.index + job->lists.start[row];
+        size_t count = job->lists.start[row + 1] - job->lists.start[row];
+        rv_vec g[EVENT_VECTORS];
+        RV_UNROLL for (int j = 0; j < vectors; j++) {
+            g[j] = vec_load(from + j * RV_WIDTH);
+            bias[j] += g[j];
+        }
+        for (size_t k = 0; k < count; k++) {
+            float *to = job->gw + index[k] * ld;
+            RV_UNROLL for (int j = 0; j < vectors; j++)
+                vec_store(to + j * RV_WIDTH, vec_load(to + j * RV_WIDTH) + g[j]);
+        }
+    }
+    if (job->gb)
+        RV_UNROLL for (int j = 0; j < vectors; j++) vec_store(job->gb + j * RV_WIDTH, bias[j]);
+}
+
+static void narrow_weight(const weight_job *job) {
+    if (job->map->ld == RV_LANES)
+        narrow_any(job, 0, job->rows, RV_LANES / RV_WIDTH);
+    else
+        narrow_any(job, 0, job->rows, 2 * RV_LANES / RV_WIDTH);
+}
+
+/* Counting sort of the lists of visits [first, first + run) by input. An entry is where the visit's
+ * adjoint lies, in RV_LANES floats from the start of g. */
+static void transpose_run(weight_job *job) {
+    int in = job->map->in;
+    size_t sum = 0;
+    memset(job->start, 0, ((size_t)in + 1) * sizeof *job->start);
+    for (int v = 0; v < job->run; v++) {
+        int row = visit_row(job, job->first + v);
+        for (size_t k = job->lists.start[row]; k < job->lists.start[row + 1]; k++)
+            job->start[job->lists.index[k]]++;
+    }
+    for (int i = 0; i <= in; i++) {
+        size_t count = job->start[i];
+        job->start[i] = sum;
+        sum += count;
+    }
+    for (int v = 0; v < job->run; v++) {
+        int row = visit_row(job, job->first + v);
+        uint32_t at =
+            (uint32_t)((size_t)(visit_adjoint(job, job->first + v) - job->g.data) / RV_LANES);
+        for (size_t k = job->lists.start[row]; k < job->lists.start[row + 1]; k++)
+            job->transposed[job->start[job->lists.index[k]]++] = at;
+    }
+    /* Filling moved every start to its end, which is the next one's start. */
+    memmove(job->start + 1, job->start, (size_t)in * sizeof *job->start);
+    job->start[0] = 0;
+}
+
+static void wide_item(void *argument, int item, int worker) {
+    const weight_job *job = argument;
+    int ld = job->map->ld, col = item / job->blocks * EVENT_TILE, block = item % job->blocks;
+    int cols = ld - col < EVENT_TILE ? ld - col : EVENT_TILE;
+    int first = block * INPUTS, last = first + INPUTS;
+    (void)worker;
+    if (last > job->map->in) last = job->map->in;
+    for (int i = first; i < last; i++) {
+        float *to = job->gw + (size_t)i * (size_t)ld + col;
+        size_t count = job->start[i + 1] - job->start[i];
+        if (count > 0)
+            event_sum(cols, job->g.data + col, RV_LANES, job->transposed + job->start[i], count, to,
+                      to);
+    }
+    if (!job->gb || block > 0) return;
+    for (int v = 0; v < job->run; v++) {
+        const float *g = visit_adjoint(job, job->first + v) + col;
+        for (int j = 0; j < cols; j++)
+            job->gb[col + j] += g[j];
+    }
+}
+
+static rv_status wide_weight(rv_ctx *ctx, weight_job *job, rv_arena *arena) {
+    rv_status status = RV_OK;
+    int tiles = (job->map->ld + EVENT_TILE - 1) / EVENT_TILE;
+    size_t most = 0;
+    job->blocks = (job->map->in + INPUTS - 1) / INPUTS;
+    for (job->first = 0; job->first < job->rows; job->first += RUN) {
+        size_t count = 0;
+        for (int v = job->first; v < job->first + RUN && v < job->rows; v++) {
+            int row = visit_row(job, v);
+            count += job->lists.start[row + 1] - job->lists.start[row];
+        }
+        if (most < count) most = count;
+    }
+    TRY(rv_arena_get(arena, (size_t)job->map->in + 1, sizeof *job->start, &job->start));
+    TRY(rv_arena_get(arena, most, sizeof *job->transposed, &job->transposed));
+    for (job->first = 0; job->first < job->rows; job->first += job->run) {
+        job->run = job->rows - job->first < RUN ? job->rows - job->first : RUN;
+        transpose_run(job);
+        rv_cpu_run(ctx, tiles * job->blocks, wide_item, job);
+    }
+out:
+    return status;
+}
+
+rv_status rv_cpu_event_weight(rv_ctx *ctx, const rv_map *map, rv_spikes x, rv_values g, float *gw,
+                              float *gb, rv_arena *arena) {
+    rv_status status = RV_OK;
+    size_t mark = rv_arena_mark(arena);
+    weight_job job = {.map = map, .g = g, .gw = gw, .gb = gb};
+    job.frames = x.stride_t ? x.T : 1;
+    job.rows = job.frames * x.B;
+    TRY(rv_cpu_lists(ctx, x, job.frames, arena, &job.lists));
+    if (map->ld <= NARROW)
+        narrow_weight(&job);
+    else
+        TRY(wide_weight(ctx, &job, arena));
+out:
+    rv_arena_release(arena, mark);
+    return status;
+}

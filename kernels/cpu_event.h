@@ -1,0 +1,69 @@
+/*
+ * Event form: sums of the weight rows of active inputs. Lists of active inputs are scratch of one
+ * op. A tile is EVENT_TILE columns whose accumulators stay in registers; a sum starts from the
+ * bias and adds rows in ascending order, so bits do not depend on tiles. Internal to kernels/.
+ */
+#ifndef RV_KERNELS_CPU_EVENT_H
+#define RV_KERNELS_CPU_EVENT_H
+
+#include "kernels/cpu.h"
+#include "kernels/cpu_vec.h"
+
+#ifdef RV_LEVEL
+enum { EVENT_VECTORS = 8, EVENT_TILE = EVENT_VECTORS * RV_WIDTH };
+
+#define rv_cpu_lists RV_CPU(lists)
+#define rv_cpu_event_forward RV_CPU(event_forward)
+#define rv_cpu_event_weight RV_CPU(event_weight)
+
+/* Active inputs of rows r = t*B + b, ascending: index[start[r]] .. index[start[r+1]]. */
+typedef struct rv_lists {
+    size_t *start;
+    uint32_t *index;
+} rv_lists;
+/* Lists of frames*B rows of bits; memory from the arena. */
+RV_CHECKED rv_status rv_cpu_lists(rv_ctx *ctx, rv_spikes s, int frames, rv_arena *arena,
+                                  rv_lists *out);
+
+RV_CHECKED rv_status rv_cpu_event_forward(rv_ctx *ctx, const rv_map *map, rv_spikes x, rv_values y,
+                                          rv_arena *arena);
+RV_CHECKED rv_status rv_cpu_event_weight(rv_ctx *ctx, const rv_map *map, rv_spikes x, rv_values g,
+                                         float *gw, float *gb, rv_arena *arena);
+
+RV_INLINE void event_sum_any(int vectors, const float *row0, size_t ld, const uint32_t *index,
+                             size_t count, const float *start, float *out) {
+    rv_vec sum[EVENT_VECTORS];
+    RV_UNROLL for (int j = 0; j < vectors; j++) sum[j] =
+        start ? vec_load(start + j * RV_WIDTH) : vec_all(0);
+    for (size_t k = 0; k < count; k++) {
+        const float *row = row0 + index[k] * ld;
+        RV_UNROLL for (int j = 0; j < vectors; j++) sum[j] += vec_load(row + j * RV_WIDTH);
+    }
+    RV_UNROLL for (int j = 0; j < vectors; j++) vec_store(out + j * RV_WIDTH, sum[j]);
+}
+
+/* out[cols] = start (NULL: 0) + sum over k of row0[index[k]*ld ..]; cols <= EVENT_TILE, a multiple
+ * of RV_LANES. out may be start. */
+static inline void event_sum(int cols, const float *row0, size_t ld, const uint32_t *index,
+                             size_t count, const float *start, float *out) {
+    switch (cols / RV_WIDTH) {
+#define EVENT_CASE(vectors)                                                                        \
+    case vectors:                                                                                  \
+        event_sum_any(vectors, row0, ld, index, count, start, out);                                \
+        break;
+        EVENT_CASE(8)
+#if RV_LANES == 16 && defined(__AVX512F__)
+        EVENT_CASE(7)
+        EVENT_CASE(5)
+        EVENT_CASE(3)
+        EVENT_CASE(1)
+#endif
+        EVENT_CASE(6)
+        EVENT_CASE(4)
+        EVENT_CASE(2)
+#undef EVENT_CASE
+    }
+}
+#endif
+
+#endif
