@@ -157,14 +157,12 @@ static schedule_options options_of(const rv_choice *schedule) {
 rv_status rv_schedule_rate(const rv_choice *schedule, double lr, int64_t step, int64_t total,
                            double *rate, double *momentum) {
     const schedule_options o = options_of(schedule);
-    if (total <= o.warmup)
-        return rv_fail(RV_CONFIG, "lr_schedule: %lld updates with a warm-up of %d",
-                       (long long)total, o.warmup);
+    double rest = fmax((double)(total - o.warmup), 1); /* a warm-up may be all there is */
+    if (total < 1) return rv_fail(RV_CONFIG, "a rate schedule over %lld updates", (long long)total);
     if (step < o.warmup)
         *rate = lr * (o.warmup_start + (1 - o.warmup_start) * (double)step / o.warmup);
     else
-        *rate = row_of(schedule)->rate(&o, lr, (double)(step - o.warmup),
-                                       (double)(total - o.warmup), momentum);
+        *rate = row_of(schedule)->rate(&o, lr, (double)(step - o.warmup), rest, momentum);
     return RV_OK;
 }
 

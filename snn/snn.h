@@ -342,7 +342,7 @@ int64_t rv_optimizer_step(const rv_optimizer *optimizer);
 void rv_optimizer_step_set(rv_optimizer *optimizer, int64_t step);
 int64_t rv_optimizer_total(const rv_optimizer *optimizer); /* horizon of the rate schedule */
 /* The rate a schedule gives update `step`; *momentum is set by schedules that move it (one_cycle)
- * and may be NULL. RV_CONFIG: total is not more than the warm-up. */
+ * and may be NULL. RV_CONFIG: total below 1. */
 RV_CHECKED rv_status rv_schedule_rate(const rv_choice *schedule, double lr, int64_t step,
                                       int64_t total, double *rate, double *momentum);
 /* Tell plateau schedules the validation loss at an epoch's end; what they remember of it belongs
