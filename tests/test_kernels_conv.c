@@ -21,8 +21,10 @@ static const conv_case cases[] = {
     {2, 8, 7, 7, 8, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 8, true, true},
     {2, 32, 5, 5, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 2, true, true},
     {5, 2, 4, 4, 3, {4, 4}, {1, 1}, {0, 0}, {1, 1}, 1, true, true},
+    {2, 3, 4, 5, 150, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1, true, true},
 };
 enum { CASES = sizeof cases / sizeof *cases, T = 3 };
+enum { PLAIN, DENSE, EVENT }; /* nothing packed; oneDNN where it is built in; events */
 
 static int out_size(int in, const conv_case *c, int axis) {
     int reach = (c->kernel[axis] - 1) * c->dilation[axis] + 1;
@@ -93,13 +95,14 @@ static void outcome_free(outcome *o) {
 
 /* border: 0, ..., T: chunks forward ascending, backward and weight gradient descending. */
 static outcome run_ops(const rv_device *device, rv_conv *conv, const rv_signal *x, rv_values g,
-                       const int *border, int chunks, bool packed, int pack_B) {
+                       const int *border, int chunks, int form, int pack_B) {
     const rv_ops *ops = device->ops;
     rv_arena arena = {0};
     uint32_t seed = 77;
     outcome o;
     conv->packed = NULL;
-    if (packed) CHECK(ops->conv_pack(device->ctx, NULL, conv, pack_B, &conv->packed));
+    conv->form = form == EVENT ? RV_FORM_EVENT : RV_FORM_DENSE;
+    if (form != PLAIN) CHECK(ops->conv_pack(device->ctx, NULL, conv, pack_B, &conv->packed));
     o.y = test_empty(T, g.B, units(conv->out), false);
     o.gx = test_empty(T, g.B, units(conv->in), false);
     o.gx_added = test_values(T, g.B, units(conv->in), false, &seed);
@@ -192,57 +195,50 @@ static void problem_free(problem *p) {
 
 static const int whole[] = {0, T}, cut[] = {0, 1, T};
 
+static int forms_of(const conv_case *c) {
+    return c->spikes ? EVENT : DENSE;
+}
+
 static void conv_ops_on_every_shape_equal_loops_in_double(void **state) {
     (void)state;
-    test_device which;
-    for (int d = 0; test_device_at(d, &which); d += 2) {
-        rv_device device = test_open(which);
-        for (int c = 0; c < CASES; c++)
-            for (int packed = 0; packed < 2; packed++) {
-                problem p = problem_of(&cases[c]);
-                outcome o = run_ops(&device, &p.conv, &p.x, p.g, whole, 1, packed, p.g.B);
-                compare(&p.conv, &p.x, p.g, &o);
-                outcome_free(&o);
-                problem_free(&p);
-            }
-        rv_device_close(&device);
-    }
+    rv_device device = test_open(1);
+    for (int c = 0; c < CASES; c++)
+        for (int form = PLAIN; form <= forms_of(&cases[c]); form++) {
+            problem p = problem_of(&cases[c]);
+            outcome o = run_ops(&device, &p.conv, &p.x, p.g, whole, 1, form, p.g.B);
+            compare(&p.conv, &p.x, p.g, &o);
+            outcome_free(&o);
+            problem_free(&p);
+        }
+    rv_device_close(&device);
 }
 
 static void conv_bits_under_threads_and_chunks_are_the_same(void **state) {
     (void)state;
-    test_device which;
-    for (int d = 0; test_device_at(d, &which); d += 2) {
-        rv_device one = test_open(which), two;
-        which.threads = 2;
-        two = test_open(which);
-        for (int c = 0; c < CASES; c++)
-            for (int packed = 0; packed < 2; packed++) {
-                problem p = problem_of(&cases[c]);
-                outcome a = run_ops(&one, &p.conv, &p.x, p.g, whole, 1, packed, p.g.B);
-                outcome b = run_ops(&two, &p.conv, &p.x, p.g, whole, 1, packed, p.g.B);
-                outcome e = run_ops(&one, &p.conv, &p.x, p.g, cut, 2, packed, p.g.B);
-                assert_same(&p.conv, &a, &b);
-                assert_same(&p.conv, &a, &e);
-                outcome_free(&a), outcome_free(&b), outcome_free(&e);
-                problem_free(&p);
-            }
-        rv_device_close(&one);
-        rv_device_close(&two);
-    }
+    rv_device one = test_open(1), two = test_open(2);
+    for (int c = 0; c < CASES; c++)
+        for (int form = PLAIN; form <= forms_of(&cases[c]); form++) {
+            problem p = problem_of(&cases[c]);
+            outcome a = run_ops(&one, &p.conv, &p.x, p.g, whole, 1, form, p.g.B);
+            outcome b = run_ops(&two, &p.conv, &p.x, p.g, whole, 1, form, p.g.B);
+            outcome e = run_ops(&one, &p.conv, &p.x, p.g, cut, 2, form, p.g.B);
+            assert_same(&p.conv, &a, &b);
+            assert_same(&p.conv, &a, &e);
+            outcome_free(&a), outcome_free(&b), outcome_free(&e);
+            problem_free(&p);
+        }
+    rv_device_close(&one);
+    rv_device_close(&two);
 }
 
 /* A last batch may be ragged: weights packed for other rows serve it with the same bits. */
 static void conv_weights_packed_for_other_rows_serve_a_ragged_batch(void **state) {
     (void)state;
-    test_device which;
-    assert_true(test_device_at(0, &which));
-    which.isa = RV_ISA_AUTO;
-    rv_device device = test_open(which);
+    rv_device device = test_open(2);
     for (int c = 0; c < CASES; c++) {
         problem p = problem_of(&cases[c]);
-        outcome a = run_ops(&device, &p.conv, &p.x, p.g, whole, 1, true, p.g.B);
-        outcome b = run_ops(&device, &p.conv, &p.x, p.g, whole, 1, true, p.g.B + 3);
+        outcome a = run_ops(&device, &p.conv, &p.x, p.g, whole, 1, DENSE, p.g.B);
+        outcome b = run_ops(&device, &p.conv, &p.x, p.g, whole, 1, DENSE, p.g.B + 3);
         assert_same(&p.conv, &a, &b);
         outcome_free(&a), outcome_free(&b);
         problem_free(&p);
@@ -253,66 +249,64 @@ static void conv_weights_packed_for_other_rows_serve_a_ragged_batch(void **state
 /* A held input is one frame: one panel gives what every step would. */
 static void conv_of_a_held_input_computes_one_frame(void **state) {
     (void)state;
-    test_device which;
-    for (int d = 0; test_device_at(d, &which); d += 2) {
-        rv_device device = test_open(which);
-        rv_arena arena = {0};
-        problem p = problem_of(&cases[3]);
-        rv_signal x = p.x;
-        rv_values y = test_empty(T, p.g.B, units(p.conv.out), true), g = p.g;
-        rv_values all = test_empty(1, p.g.B, units(p.conv.out), false);
-        rv_signal first = test_signal_steps(p.x, 0, 1);
-        float *gw[2], *gb[2];
-        x.values.stride_t = 0, g.stride_t = 0;
-        CHECK(device.ops->conv_pack(device.ctx, NULL, &p.conv, p.g.B, &p.conv.packed));
-        CHECK(device.ops->conv_forward(device.ctx, NULL, &p.conv, &x, y, &arena));
-        CHECK(device.ops->conv_forward(device.ctx, NULL, &p.conv, &first, all, &arena));
-        test_same_bits(y, all);
-        for (int k = 0; k < 2; k++) {
-            gw[k] = test_floats(weight_count(&p.conv)), gb[k] = test_floats((size_t)p.conv.out.c);
-            CHECK(device.ops->conv_weight(device.ctx, NULL, &p.conv, k ? &x : &first,
-                                          k ? g : test_steps(p.g, 0, 1), gw[k], gb[k], &arena));
-        }
-        assert_memory_equal(gw[0], gw[1], weight_count(&p.conv) * sizeof(float));
-        assert_memory_equal(gb[0], gb[1], (size_t)p.conv.out.c * sizeof(float));
-        device.ops->conv_unpack(device.ctx, p.conv.packed);
-        for (int k = 0; k < 2; k++)
-            rv_free(gw[k]), rv_free(gb[k]);
-        rv_free(y.data), rv_free(all.data);
-        problem_free(&p);
-        rv_arena_finish(&arena);
-        rv_device_close(&device);
-    }
-}
-
-/* New weights, same memory: the packed form is rebuilt in place. */
-static void conv_pack_again_follows_the_weights(void **state) {
-    (void)state;
-    test_device which;
-    assert_true(test_device_at(0, &which));
-    rv_device device = test_open(which);
+    rv_device device = test_open(2);
     rv_arena arena = {0};
-    problem p = problem_of(&cases[4]);
-    rv_values y[2];
+    problem p = problem_of(&cases[3]);
+    rv_signal x = p.x;
+    rv_values y = test_empty(T, p.g.B, units(p.conv.out), true), g = p.g;
+    rv_values all = test_empty(1, p.g.B, units(p.conv.out), false);
+    rv_signal first = test_signal_steps(p.x, 0, 1);
+    float *gw[2], *gb[2];
+    x.values.stride_t = 0, g.stride_t = 0;
+    CHECK(device.ops->conv_pack(device.ctx, NULL, &p.conv, p.g.B, &p.conv.packed));
+    CHECK(device.ops->conv_forward(device.ctx, NULL, &p.conv, &x, y, &arena));
+    CHECK(device.ops->conv_forward(device.ctx, NULL, &p.conv, &first, all, &arena));
+    test_same_bits(y, all);
     for (int k = 0; k < 2; k++) {
-        y[k] = test_empty(T, p.g.B, units(p.conv.out), false);
-        CHECK(device.ops->conv_pack(device.ctx, NULL, &p.conv, p.g.B, &p.conv.packed));
-        CHECK(device.ops->conv_forward(device.ctx, NULL, &p.conv, &p.x, y[k], &arena));
-        for (size_t i = 0; i < weight_count(&p.conv); i++)
-            p.weight[i] *= 2.0f;
-        for (int o = 0; o < p.conv.out.c; o++)
-            p.bias[o] *= 2.0f;
+        gw[k] = test_floats(weight_count(&p.conv)), gb[k] = test_floats((size_t)p.conv.out.c);
+        CHECK(device.ops->conv_weight(device.ctx, NULL, &p.conv, k ? &x : &first,
+                                      k ? g : test_steps(p.g, 0, 1), gw[k], gb[k], &arena));
     }
-    for (size_t i = 0; i < test_count(y[0]); i++)
-        assert_true(y[1].data[i] == 2.0f * y[0].data[i]);
+    assert_memory_equal(gw[0], gw[1], weight_count(&p.conv) * sizeof(float));
+    assert_memory_equal(gb[0], gb[1], (size_t)p.conv.out.c * sizeof(float));
     device.ops->conv_unpack(device.ctx, p.conv.packed);
-    rv_free(y[0].data), rv_free(y[1].data);
+    for (int k = 0; k < 2; k++)
+        rv_free(gw[k]), rv_free(gb[k]);
+    rv_free(y.data), rv_free(all.data);
     problem_free(&p);
     rv_arena_finish(&arena);
     rv_device_close(&device);
 }
 
-int main(void) {
+/* New weights, same memory: the packed forms are rebuilt in place. */
+static void conv_pack_again_follows_the_weights(void **state) {
+    (void)state;
+    rv_device device = test_open(1);
+    rv_arena arena = {0};
+    for (int form = DENSE; form <= EVENT; form++) {
+        problem p = problem_of(&cases[4]);
+        rv_values y[2];
+        p.conv.form = form == EVENT ? RV_FORM_EVENT : RV_FORM_DENSE;
+        for (int k = 0; k < 2; k++) {
+            y[k] = test_empty(T, p.g.B, units(p.conv.out), false);
+            CHECK(device.ops->conv_pack(device.ctx, NULL, &p.conv, p.g.B, &p.conv.packed));
+            CHECK(device.ops->conv_forward(device.ctx, NULL, &p.conv, &p.x, y[k], &arena));
+            for (size_t i = 0; i < weight_count(&p.conv); i++)
+                p.weight[i] *= 2.0f;
+            for (int o = 0; o < p.conv.out.c; o++)
+                p.bias[o] *= 2.0f;
+        }
+        for (size_t i = 0; i < test_count(y[0]); i++)
+            assert_true(y[1].data[i] == 2.0f * y[0].data[i]);
+        device.ops->conv_unpack(device.ctx, p.conv.packed);
+        rv_free(y[0].data), rv_free(y[1].data);
+        problem_free(&p);
+    }
+    rv_arena_finish(&arena);
+    rv_device_close(&device);
+}
+
+static int group(const char *isa) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conv_ops_on_every_shape_equal_loops_in_double),
         cmocka_unit_test(conv_bits_under_threads_and_chunks_are_the_same),
@@ -320,5 +314,9 @@ int main(void) {
         cmocka_unit_test(conv_of_a_held_input_computes_one_frame),
         cmocka_unit_test(conv_pack_again_follows_the_weights),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name(isa, tests, NULL, NULL);
+}
+
+int main(void) {
+    return test_each_isa(group);
 }

@@ -107,10 +107,9 @@ static void delay_ops_under_every_chunking_equal_double_and_each_other(void **st
     static const int borders[][T + 1] = {
         {0, T}, {0, 1, T}, {0, 3, 5, T}, {0, 6, T}, {0, 1, 2, 3, 4, 5, 6, T}};
     static const int chunks[] = {1, 2, 3, 2, 7};
-    test_device which;
-    for (int d = 0; test_device_at(d, &which); d++)
+    for (int threads = 1; threads <= 2; threads++)
         for (int spikes = 0; spikes < 2; spikes++) {
-            rv_device device = test_open(which);
+            rv_device device = test_open(threads);
             uint32_t seed = 8;
             rv_signal x = test_signal(spikes, T, B, N, &seed);
             rv_values g = test_values(T, B, N, false, &seed);
@@ -141,9 +140,7 @@ static void delay_ops_under_every_chunking_equal_double_and_each_other(void **st
 /* A held input has one adjoint: the sum over time. */
 static void delay_of_a_held_input_sums_its_adjoint(void **state) {
     (void)state;
-    test_device which;
-    assert_true(test_device_at(1, &which));
-    rv_device device = test_open(which);
+    rv_device device = test_open(2);
     rv_arena arena = {0};
     uint32_t seed = 8;
     rv_signal x = {.values = test_values(T, B, N, true, &seed)};
@@ -173,10 +170,14 @@ static void delay_of_a_held_input_sums_its_adjoint(void **state) {
     rv_device_close(&device);
 }
 
-int main(void) {
+static int group(const char *isa) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(delay_ops_under_every_chunking_equal_double_and_each_other),
         cmocka_unit_test(delay_of_a_held_input_sums_its_adjoint),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name(isa, tests, NULL, NULL);
+}
+
+int main(void) {
+    return test_each_isa(group);
 }

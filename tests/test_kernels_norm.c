@@ -152,9 +152,8 @@ static void check_case(const rv_device *device, const norm_case *k) {
 
 static void norm_ops_in_every_mode_agree_with_finite_differences(void **state) {
     (void)state;
-    test_device which;
-    for (int d = 0; test_device_at(d, &which); d++) {
-        rv_device device = test_open(which);
+    for (int threads = 1; threads <= 2; threads++) {
+        rv_device device = test_open(threads);
         for (int c = 0; c < CASES; c++)
             check_case(&device, &cases[c]);
         rv_device_close(&device);
@@ -164,53 +163,51 @@ static void norm_ops_in_every_mode_agree_with_finite_differences(void **state) {
 /* Statistics of each step alone: any chunks, any number of threads, the same bits. */
 static void norm_by_step_under_chunks_and_threads_gives_the_same_bits(void **state) {
     (void)state;
-    test_device which;
     const norm_case k = {{6, 5, 7}, 5, 3, false, true, true};
-    for (int d = 0; test_device_at(d, &which); d += 2) {
-        problem p[2] = {problem_of(&k), problem_of(&k)};
-        rv_values y[2], gx[2];
-        float *g[2];
-        for (int run = 0; run < 2; run++) {
-            which.threads = 1 + run;
-            rv_device device = test_open(which);
-            rv_arena arena = {0};
-            static const int borders[2][4] = {{0, 5, 5, 5}, {0, 1, 3, 5}};
-            const int *border = borders[run];
-            y[run] = test_empty(k.T, k.B, p[run].n, false);
-            gx[run] = test_empty(k.T, k.B, p[run].n, false);
-            g[run] = test_floats(12);
-            for (int c = 2; c >= 0; c--) { /* steps are independent: any order will do */
-                rv_norm norm = p[run].norm;
-                rv_values x = test_steps(p[run].x, border[c], border[c + 1]);
-                if (x.T == 0) continue;
-                norm.mean += border[c] * 6, norm.var += border[c] * 6;
-                CHECK(device.ops->norm_forward(device.ctx, NULL, &norm, x,
-                                               test_steps(y[run], border[c], border[c + 1]),
-                                               &arena));
-                CHECK(device.ops->norm_backward(device.ctx, NULL, &norm, x,
-                                                test_steps(p[run].g, border[c], border[c + 1]),
-                                                test_steps(gx[run], border[c], border[c + 1]),
-                                                false, g[run], g[run] + 6, &arena));
-            }
-            rv_arena_finish(&arena);
-            rv_device_close(&device);
+    problem p[2] = {problem_of(&k), problem_of(&k)};
+    rv_values y[2], gx[2];
+    float *g[2];
+    for (int run = 0; run < 2; run++) {
+        rv_device device = test_open(1 + run);
+        rv_arena arena = {0};
+        static const int borders[2][4] = {{0, 5, 5, 5}, {0, 1, 3, 5}};
+        const int *border = borders[run];
+        y[run] = test_empty(k.T, k.B, p[run].n, false);
+        gx[run] = test_empty(k.T, k.B, p[run].n, false);
+        g[run] = test_floats(12);
+        for (int c = 2; c >= 0; c--) { /* steps are independent: any order will do */
+            rv_norm norm = p[run].norm;
+            rv_values x = test_steps(p[run].x, border[c], border[c + 1]);
+            if (x.T == 0) continue;
+            norm.mean += border[c] * 6, norm.var += border[c] * 6;
+            CHECK(device.ops->norm_forward(device.ctx, NULL, &norm, x,
+                                           test_steps(y[run], border[c], border[c + 1]), &arena));
+            CHECK(device.ops->norm_backward(
+                device.ctx, NULL, &norm, x, test_steps(p[run].g, border[c], border[c + 1]),
+                test_steps(gx[run], border[c], border[c + 1]), false, g[run], g[run] + 6, &arena));
         }
-        test_same_bits(y[0], y[1]);
-        test_same_bits(gx[0], gx[1]);
-        assert_memory_equal(g[0], g[1], 12 * sizeof(float));
-        assert_memory_equal(p[0].mean, p[1].mean, 30 * sizeof(float));
-        assert_memory_equal(p[0].var, p[1].var, 30 * sizeof(float));
-        for (int run = 0; run < 2; run++) {
-            rv_free(y[run].data), rv_free(gx[run].data), rv_free(g[run]);
-            problem_free(&p[run]);
-        }
+        rv_arena_finish(&arena);
+        rv_device_close(&device);
+    }
+    test_same_bits(y[0], y[1]);
+    test_same_bits(gx[0], gx[1]);
+    assert_memory_equal(g[0], g[1], 12 * sizeof(float));
+    assert_memory_equal(p[0].mean, p[1].mean, 30 * sizeof(float));
+    assert_memory_equal(p[0].var, p[1].var, 30 * sizeof(float));
+    for (int run = 0; run < 2; run++) {
+        rv_free(y[run].data), rv_free(gx[run].data), rv_free(g[run]);
+        problem_free(&p[run]);
     }
 }
 
-int main(void) {
+static int group(const char *isa) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_ops_in_every_mode_agree_with_finite_differences),
         cmocka_unit_test(norm_by_step_under_chunks_and_threads_gives_the_same_bits),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name(isa, tests, NULL, NULL);
+}
+
+int main(void) {
+    return test_each_isa(group);
 }

@@ -91,9 +91,8 @@ static void check_case(const rv_device *device, const rv_pool *p, bool spikes) {
 
 static void pool_ops_on_every_shape_equal_loops_in_double(void **state) {
     (void)state;
-    test_device which;
-    for (int d = 0; test_device_at(d, &which); d++) {
-        rv_device device = test_open(which);
+    for (int threads = 1; threads <= 2; threads++) {
+        rv_device device = test_open(threads);
         for (int c = 0; c < CASES; c++)
             for (int kind = RV_POOL_AVG; kind <= RV_POOL_SUM; kind++)
                 for (int spikes = 0; spikes < 2; spikes++) {
@@ -107,9 +106,7 @@ static void pool_ops_on_every_shape_equal_loops_in_double(void **state) {
 /* Padding is minus infinity, the first of equal values wins, a not-a-number is kept. */
 static void max_pool_on_ties_padding_and_nan_is_as_agreed(void **state) {
     (void)state;
-    test_device which;
-    assert_true(test_device_at(0, &which));
-    rv_device device = test_open(which);
+    rv_device device = test_open(2);
     rv_arena arena = {0};
     const pool_case c = {1, 2, 4, {2, 2}, {1, 2}, {1, 0}, {1, 1}};
     rv_pool p = pool_of(&c, RV_POOL_MAX);
@@ -136,10 +133,14 @@ static void max_pool_on_ties_padding_and_nan_is_as_agreed(void **state) {
     rv_device_close(&device);
 }
 
-int main(void) {
+static int group(const char *isa) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pool_ops_on_every_shape_equal_loops_in_double),
         cmocka_unit_test(max_pool_on_ties_padding_and_nan_is_as_agreed),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name(isa, tests, NULL, NULL);
+}
+
+int main(void) {
+    return test_each_isa(group);
 }

@@ -5,10 +5,9 @@ enum { T = 3, B = 4, N = 41 };
 
 static void scale_ops_on_bits_and_values_multiply_unit_by_unit(void **state) {
     (void)state;
-    test_device which;
-    for (int d = 0; test_device_at(d, &which); d++)
+    for (int threads = 1; threads <= 2; threads++)
         for (int mode = 0; mode < 8; mode++) {
-            rv_device device = test_open(which);
+            rv_device device = test_open(threads);
             rv_arena arena = {0};
             bool spikes = mode & 1, add = mode & 2, factored = mode & 4;
             uint32_t seed = 2;
@@ -41,12 +40,11 @@ static void scale_ops_on_bits_and_values_multiply_unit_by_unit(void **state) {
 
 static void copy_units_between_offsets_moves_only_those(void **state) {
     (void)state;
-    test_device which;
     static const int moves[][3] = {{0, 0, N}, {3, 20, 38}, {31, 1, 10}, {40, 59, 1}, {32, 0, 9}};
-    for (int d = 0; test_device_at(d, &which); d++)
+    for (int threads = 1; threads <= 2; threads++)
         for (int mode = 0; mode < 4; mode++)
             for (size_t m = 0; m < sizeof moves / sizeof *moves; m++) {
-                rv_device device = test_open(which);
+                rv_device device = test_open(threads);
                 bool spikes = mode & 1, add = mode & 2;
                 int from = moves[m][0], to = moves[m][1], count = moves[m][2];
                 uint32_t seed = 2;
@@ -71,9 +69,7 @@ static void copy_units_between_offsets_moves_only_those(void **state) {
 /* The adjoint of a held input of a join is the sum over time; a held input serves all steps. */
 static void copy_units_with_held_views_sums_or_repeats(void **state) {
     (void)state;
-    test_device which;
-    assert_true(test_device_at(1, &which));
-    rv_device device = test_open(which);
+    rv_device device = test_open(2);
     uint32_t seed = 2;
     rv_signal x = {.values = test_values(T, B, N, false, &seed)}, frame = {{0}, {0}};
     rv_values sum = test_values(T, B, N, true, &seed), before = test_copy(sum);
@@ -97,10 +93,9 @@ static void copy_units_with_held_views_sums_or_repeats(void **state) {
 static void dropout_mask_is_one_per_sample_and_keyed_by_it(void **state) {
     (void)state;
     enum { BIG = 64, WIDE = 1000 };
-    test_device which;
-    for (int d = 0; test_device_at(d, &which); d++)
+    for (int threads = 1; threads <= 2; threads++)
         for (int add = 0; add < 2; add++) {
-            rv_device device = test_open(which);
+            rv_device device = test_open(threads);
             rv_arena arena = {0};
             uint32_t seed = 2;
             rv_signal x = {.values = test_values(2, BIG, WIDE, false, &seed)};
@@ -136,10 +131,9 @@ static void dropout_mask_is_one_per_sample_and_keyed_by_it(void **state) {
 
 static void threshold_forward_at_equality_follows_the_comparison(void **state) {
     (void)state;
-    test_device which;
-    for (int d = 0; test_device_at(d, &which); d++)
+    for (int threads = 1; threads <= 2; threads++)
         for (int strict = 0; strict < 2; strict++) {
-            rv_device device = test_open(which);
+            rv_device device = test_open(threads);
             uint32_t seed = 2;
             rv_values x = test_values(T, B, N, false, &seed);
             float *theta = test_random_floats(N, &seed);
@@ -166,10 +160,9 @@ static void threshold_backward_uses_every_surrogate(void **state) {
     (void)state;
     enum { UNITS = 300 };
     const rv_table *table = rv_surrogate_table();
-    test_device which;
-    for (int d = 0; test_device_at(d, &which); d++)
+    for (int threads = 1; threads <= 2; threads++)
         for (int kind = 0; kind < table->count; kind++) {
-            rv_device device = test_open(which);
+            rv_device device = test_open(threads);
             uint32_t seed = 2;
             const rv_row *row = rv_table_row(table, kind);
             rv_surrogate_options options;
@@ -209,7 +202,7 @@ static void threshold_backward_uses_every_surrogate(void **state) {
         }
 }
 
-int main(void) {
+static int group(const char *isa) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scale_ops_on_bits_and_values_multiply_unit_by_unit),
         cmocka_unit_test(copy_units_between_offsets_moves_only_those),
@@ -218,5 +211,9 @@ int main(void) {
         cmocka_unit_test(threshold_forward_at_equality_follows_the_comparison),
         cmocka_unit_test(threshold_backward_uses_every_surrogate),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name(isa, tests, NULL, NULL);
+}
+
+int main(void) {
+    return test_each_isa(group);
 }

@@ -1,0 +1,186 @@
+/*
+ * Dense convolution by oneDNN in panels of one time step of one micro-batch: threads take different
+ * steps, so neither they nor chunks can change bits. See dnnl_conv.h.
+ */
+#include "kernels/cpu_conv.h"
+#include "kernels/cpu_rows.h"
+#include "kernels/dnnl_conv.h"
+
+#include <string.h>
+
+#ifdef RV_DNNL
+
+typedef struct panel_job {
+    rv_conv_job base;
+    const rv_conv_plan *plan;
+    float *weights;    /* packed; of the weight gradient: its total */
+    float *panels;     /* weight gradient: one per step of a round */
+    size_t floats;     /* of packed weights */
+    int newest, steps; /* a round: steps newest, newest - 1, ... */
+    rv_status *result; /* per worker */
+} panel_job;
+
+enum { WEIGHT_BLOCK = 4096 };
+
+static size_t panel_floats(rv_plane plane, int B) { /* whole words of bits may pass the end */
+    return (size_t)B * (size_t)conv_ld(plane) + 32;
+}
+
+/* Images of step t as a panel: where they lie, or unpacked into `to`. */
+static float *step_panel(const rv_conv_job *job, int t, float *to) {
+    if (!job->x->spikes.bits) return values_row(job->x->values, t, 0);
+    rv_cpu_conv_images(job->x, t, job->y.B, conv_ld(job->conv->in), to);
+    return to;
+}
+
+/* One product on the calling worker. */
+static void panel_run(const panel_job *job, int worker, rv_conv_product kind, float *in,
+                      float *weights, float *out, float *scratch) {
+    rv_cpu_one_thread();
+    rv_status status =
+        rv_conv_plan_run(job->plan, kind, in, weights, job->base.conv->bias, out, scratch);
+    if (status != RV_OK) job->result[worker] = status;
+}
+
+static void panel_forward(void *argument, int t, int worker) {
+    const panel_job *job = argument;
+    const rv_conv_job *base = &job->base;
+    float *scratch = conv_scratch(base, worker), *y = values_row(base->y, t, 0);
+    float *in = step_panel(base, t, scratch);
+    scratch += panel_floats(base->conv->in, base->y.B);
+    panel_run(job, worker, RV_CONV_FORWARD, in, job->weights, y, scratch);
+    for (int b = 0; b < base->y.B; b++)
+        row_pad(base->y, values_row(base->y, t, b));
+}
+
+static void panel_backward(void *argument, int t, int worker) {
+    const panel_job *job = argument;
+    const rv_conv_job *base = &job->base;
+    float *scratch = conv_scratch(base, worker), *gx = values_row(base->gx, t, 0);
+    float *to = base->add ? scratch : gx, *g = values_row(base->y, t, 0);
+    scratch += panel_floats(base->conv->in, base->gx.B);
+    panel_run(job, worker, RV_CONV_BACKWARD, to, job->weights, g, scratch);
+    for (int b = 0; b < base->gx.B; b++, gx += base->gx.ld, to += base->gx.ld) {
+        for (int u = 0; base->add && u < base->gx.n; u++)
+            gx[u] += to[u];
+        row_pad(base->gx, gx);
+    }
+}
+
+static void panel_weight(void *argument, int k, int worker) {
+    const panel_job *job = argument;
+    const rv_conv_job *base = &job->base;
+    int t = job->newest - k;
+    float *scratch = conv_scratch(base, worker);
+    float *in = step_panel(base, t, scratch);
+    scratch += panel_floats(base->conv->in, base->y.B);
+    panel_run(job, worker, RV_CONV_WEIGHT, in, job->panels + (size_t)k * job->floats,
+              values_row(base->y, t, 0), scratch);
+}
+
+static void panel_add(void *argument, int block, int worker) {
+    const panel_job *job = argument;
+    size_t first = (size_t)block * WEIGHT_BLOCK, last = first + WEIGHT_BLOCK;
+    (void)worker;
+    if (last > job->floats) last = job->floats;
+    for (int k = 0; k < job->steps; k++) {
+        const float *panel = job->panels + (size_t)k * job->floats;
+        for (size_t i = first; i < last; i++)
+            job->weights[i] += panel[i];
+    }
+}
+
+/* Plan, packed weights and scratch of a product of B images. */
+static rv_status panel_prepare(rv_ctx *ctx, panel_job *job, rv_conv_product kind, int B, int ld_in,
+                               int ld_out, rv_arena *arena) {
+    rv_status status = RV_OK;
+    const rv_conv *conv = job->base.conv;
+    const rv_conv_packed *packed = conv->packed;
+    size_t workers = (size_t)rv_cpu_threads(ctx);
+    rv_cpu_one_thread();
+    TRY(rv_conv_plan_get(rv_cpu_convs(ctx), conv, B, ld_in, ld_out, &job->plan));
+    job->floats = rv_conv_plan_weights(job->plan, kind);
+    TRY(rv_arena_get(arena, workers, sizeof *job->result, &job->result));
+    memset(job->result, 0, workers * sizeof *job->result);
+    TRY(rv_cpu_conv_scratch(
+        ctx, &job->base, panel_floats(conv->in, B) + rv_conv_plan_scratch(job->plan, kind), arena));
+    if (kind != RV_CONV_WEIGHT && rv_conv_plan_fits(job->plan, packed->plan, kind)) {
+        job->weights = packed->weights[kind];
+        goto out;
+    }
+    /* Another number of images (a ragged batch) may want another order. */
+    TRY(rv_arena_get(arena, job->floats, sizeof(float), &job->weights));
+    TRY(rv_conv_plan_pack(job->plan, kind, kind == RV_CONV_WEIGHT ? job->base.gw : conv->weight,
+                          job->weights));
+out:
+    return status;
+}
+
+static rv_status panel_finish(rv_ctx *ctx, const panel_job *job) {
+    for (int w = 0; w < rv_cpu_threads(ctx); w++)
+        if (job->result[w] != RV_OK)
+            return rv_fail(job->result[w], "convolution: a product of oneDNN failed");
+    return RV_OK;
+}
+
+rv_status rv_cpu_conv_panel_forward(rv_ctx *ctx, rv_conv_job *base, rv_arena *arena) {
+    rv_status status = RV_OK;
+    panel_job job = {.base = *base};
+    int ld = base->x->spikes.bits ? conv_ld(base->conv->in) : base->x->values.ld;
+    TRY(panel_prepare(ctx, &job, RV_CONV_FORWARD, base->y.B, ld, base->y.ld, arena));
+    rv_cpu_run(ctx, signal_frames(base->x), panel_forward, &job);
+    TRY(panel_finish(ctx, &job));
+out:
+    return status;
+}
+
+rv_status rv_cpu_conv_panel_backward(rv_ctx *ctx, rv_conv_job *base, rv_arena *arena) {
+    rv_status status = RV_OK;
+    panel_job job = {.base = *base};
+    TRY(panel_prepare(ctx, &job, RV_CONV_BACKWARD, base->gx.B, base->gx.ld, base->y.ld, arena));
+    rv_cpu_run(ctx, values_frames(base->gx), panel_backward, &job);
+    TRY(panel_finish(ctx, &job));
+out:
+    return status;
+}
+
+/* The total is kept in oneDNN's order while the panels are added, then copied back exactly. */
+rv_status rv_cpu_conv_panel_weight(rv_ctx *ctx, rv_conv_job *base, rv_arena *arena) {
+    rv_status status = RV_OK;
+    panel_job job = {.base = *base};
+    int ld = base->x->spikes.bits ? conv_ld(base->conv->in) : base->x->values.ld;
+    int workers = rv_cpu_threads(ctx);
+    TRY(panel_prepare(ctx, &job, RV_CONV_WEIGHT, base->y.B, ld, base->y.ld, arena));
+    TRY(rv_arena_get(arena, (size_t)workers, job.floats * sizeof(float), &job.panels));
+    for (job.newest = signal_frames(base->x) - 1; job.newest >= 0; job.newest -= job.steps) {
+        job.steps = job.newest + 1 < workers ? job.newest + 1 : workers;
+        rv_cpu_run(ctx, job.steps, panel_weight, &job);
+        rv_cpu_run(ctx, (int)((job.floats + WEIGHT_BLOCK - 1) / WEIGHT_BLOCK), panel_add, &job);
+    }
+    TRY(panel_finish(ctx, &job));
+    TRY(rv_conv_plan_unpack(job.plan, RV_CONV_WEIGHT, job.weights, base->gw));
+out:
+    return status;
+}
+
+rv_status rv_cpu_conv_panel_pack(rv_ctx *ctx, const rv_conv *conv, int B, rv_conv_packed *packed) {
+    rv_status status = RV_OK;
+    const rv_conv_plan *plan;
+    rv_cpu_one_thread();
+    TRY(rv_conv_plan_get(rv_cpu_convs(ctx), conv, B, conv_ld(conv->in), conv_ld(conv->out), &plan));
+    for (int p = RV_CONV_FORWARD; p <= RV_CONV_BACKWARD; p++) {
+        if (!packed->weights[p] || !packed->plan ||
+            !rv_conv_plan_fits(plan, packed->plan, (rv_conv_product)p)) {
+            rv_free(packed->weights[p]);
+            packed->weights[p] = NULL;
+            TRY(rv_alloc(rv_conv_plan_weights(plan, (rv_conv_product)p), sizeof(float),
+                         "packed convolution weights", &packed->weights[p]));
+        }
+        TRY(rv_conv_plan_pack(plan, (rv_conv_product)p, conv->weight, packed->weights[p]));
+    }
+    packed->plan = plan;
+out:
+    return status;
+}
+
+#endif
