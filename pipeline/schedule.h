@@ -162,6 +162,7 @@ typedef struct rv_generator {
     rv_row row;
     bool fused;
     bool one_stage; /* S = 1 only */
+    bool by_costs;  /* the order depends on costs and slots */
     /* Fill the lists of `schedule` (made by rv_schedule_init for this row). */
     rv_status (*generate)(const rv_costs *costs, rv_schedule *schedule);
 } rv_generator;
@@ -202,21 +203,22 @@ int rv_delay_two_streams(int stages, int chunks, int stage);
 int rv_group_2bw(int stages, int chunks);
 
 /* ---- search (search.c) ------------------------------------------------------------------ */
-/* `auto`: every generator, chunk count and slot count is simulated. */
+/* `auto`: generators, chunk counts and slot counts are tried by simulation. */
 typedef struct rv_search {
     int stages, micros;
     const int *chunks; /* candidates, [chunk_count] */
     int chunk_count;
-    int slots;                     /* 0: fewest that give full speed; else these */
+    int slots; /* 0: any of 1, 2, 3, 4, 6, 8, 12, 16 and one per message; else these */
+    bool norm; /* the step has NORM items */
     const rv_generator *generator; /* NULL: all */
     /* Costs at C chunks; what it points to lives until the next call. */
     rv_status (*costs)(void *context, int chunks, rv_costs *costs);
     void *context;
 } rv_search;
-/* The schedule of least total time, simulated, with slots set; among equals that of least peak
- * (largest share of a sequence held by any stage), then fewest slots, fewest chunks, first row.
- * Never slower than any fixed choice among the candidates. RV_CONFIG: none runs (the last reason
- * is in the text). */
+/* The schedule of one step of least total time, with its U, simulated; among equals (to 1e-9) that
+ * of least peak (largest share of a sequence held by any stage), then fewest slots, fewest chunks,
+ * first row. Never slower than a fixed choice among the candidates. RV_CONFIG: none runs (the last
+ * reason is in the text). */
 RV_CHECKED rv_status rv_schedule_search(const rv_search *search, rv_schedule *best);
 
 #ifdef __cplusplus
