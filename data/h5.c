@@ -299,6 +299,44 @@ out:
     return status;
 }
 
+/* ---- the superblock ----------------------------------------------------------------------- */
+static uint32_t rotate(uint32_t word, int bits) {
+    return word << bits | word >> (32 - bits);
+}
+
+/* Checksum of HDF5's metadata: lookup3 (Jenkins 2006, public domain), started with 0. */
+static uint32_t lookup3(const unsigned char *bytes, size_t size) {
+    static const int mix[6] = {4, 6, 8, 16, 19, 4}, last[7] = {14, 11, 25, 16, 4, 14, 24};
+    uint32_t w[3] = {0xDEADBEEFu + (uint32_t)size, 0xDEADBEEFu + (uint32_t)size,
+                     0xDEADBEEFu + (uint32_t)size};
+    for (size_t at = 0;; at += 12) {
+        size_t left = size - at < 12 ? size - at : 12;
+        for (size_t i = 0; i < left; i++)
+            w[i / 4] += (uint32_t)bytes[at + i] << i % 4 * 8;
+        if (size - at <= 12) break;
+        for (int i = 0; i < 6; i++) { /* a -= c, a ^= c <<< bits, c += b; then b, c, a ... */
+            uint32_t *a = &w[i % 3], *b = &w[(i + 1) % 3], *c = &w[(i + 2) % 3];
+            *a = (*a - *c) ^ rotate(*c, mix[i]);
+            *c += *b;
+        }
+    }
+    for (int i = 0; i < 7; i++) { /* c ^= b, c -= b <<< bits; then a, b, c ... */
+        uint32_t *c = &w[(i + 2) % 3], *b = &w[(i + 1) % 3];
+        *c = (*c ^ *b) - rotate(*b, last[i]);
+    }
+    return w[2];
+}
+
+/* HDF5 1.10 clears the flag "open for writing" in the copy that H5Fget_file_image gives, but leaves
+ * the checksum over it as it was (seen with 1.10.8): no program could open the file. */
+static void superblock_seal(char *image, size_t size) {
+    enum { VERSION = 8, OFFSETS = 9, CHECKSUM = 44, SIZE = 48 };
+    if (size < SIZE || image[VERSION] != 3 || image[OFFSETS] != 8) return;
+    uint32_t sum = lookup3((const unsigned char *)image, CHECKSUM);
+    for (int i = 0; i < 4; i++)
+        image[CHECKSUM + i] = (char)(sum >> 8 * i);
+}
+
 rv_status rv_h5_write(const rv_h5_list *list, const char *name, char **bytes, size_t *size) {
     rv_status status = RV_OK;
     hid_t file = H5I_INVALID_HID;
@@ -317,6 +355,7 @@ rv_status rv_h5_write(const rv_h5_list *list, const char *name, char **bytes, si
     TRY(rv_alloc((size_t)length, 1, name, &image));
     if (H5Fget_file_image(file, image, (size_t)length) != length)
         TRY(fail_h5(RV_INTERNAL, name, "copy", "the file"));
+    superblock_seal(image, (size_t)length);
     *bytes = image;
     *size = (size_t)length;
     image = NULL;
