@@ -3,9 +3,6 @@
 
 #include "snn/layer.h"
 
-/* Events win below this rate of active inputs. Measured on one core against a dense product:
- * 1.5 times as fast at 20 %, even near 30 %. */
-static const double event_rate = 0.25;
 enum { SAMPLES = 128, STEPS = 64, CHUNK = 8 };
 
 typedef struct meter {
@@ -77,7 +74,8 @@ rv_status rv_net_choose_forms(rv_net *net, const rv_device *device, rv_version *
         if (!layer->kind->map || !open || !rv_layer_in_spikes(net, layer, 0)) continue;
         double places = (double)T * B * rv_shape_units(rv_layer_in_shape(net, layer, 0));
         double rate = (double)m.spikes[layer->input[0] + 1] / places;
-        layer->form = rate < event_rate ? RV_FORM_EVENT : RV_FORM_DENSE;
+        bool events = layer->kind->event_rate && rate < layer->kind->event_rate(layer);
+        layer->form = events ? RV_FORM_EVENT : RV_FORM_DENSE;
     }
     TRY(rv_version_derive(version, version->rows));
 out:

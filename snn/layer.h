@@ -45,6 +45,8 @@ typedef struct rv_layer_kind {
     void (*discard)(rv_version *version, const rv_layer *layer);
     /* Initial values of tensor k in file order; NULL: by the init table. */
     void (*initial)(const rv_net *net, const rv_layer *layer, int k, float *file);
+    /* Rate of active inputs below which events beat a dense product; NULL: no event form. */
+    double (*event_rate)(const rv_layer *layer);
     /* Synapses of the product; NULL: none. See rv_net_layer_targets. */
     int64_t (*targets)(const rv_net *net, const rv_layer *layer);
     /* U: move the buffers by a micro-batch's statistics (rv_net_statistics_apply); NULL: none. */

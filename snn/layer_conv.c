@@ -169,6 +169,13 @@ static rv_status conv_derive(rv_version *version, const rv_layer *layer, int row
                                            &derived->packed);
 }
 
+/* Measured on one core, 3x3 windows of 64 channels: 3 times as fast at 5 %, even near 15 %. With
+ * few channels looking for spikes under every window costs more than it saves. */
+static double conv_event_rate(const rv_layer *layer) {
+    const rv_conv *conv = layer->plan;
+    return conv->in.c / conv->groups >= 16 ? 0.12 : 0.0;
+}
+
 /* Outputs a tap reaches on one axis, summed over the taps: padding has no synapses. */
 static int64_t axis_targets(const rv_window *w, int axis, int in, int out) {
     int64_t count = 0;
@@ -191,7 +198,8 @@ static int64_t conv_targets(const rv_net *net, const rv_layer *layer) {
     {                                                                                              \
         .map = true, .keeps_input = true, .plan_size = sizeof(rv_conv), .check = check_function,   \
         .forward = conv_forward, .backward = conv_backward, .weight = conv_weight,                 \
-        .derive = conv_derive, .discard = conv_discard, .targets = conv_targets,                   \
+        .derive = conv_derive, .discard = conv_discard, .event_rate = conv_event_rate,             \
+        .targets = conv_targets,                                                                   \
     }
 const rv_layer_kind rv_kind_conv2d = CONV_KIND(conv2d_check);
 const rv_layer_kind rv_kind_conv1d = CONV_KIND(conv1d_check);

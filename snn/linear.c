@@ -91,6 +91,12 @@ static rv_status linear_derive(rv_version *version, const rv_layer *layer, int r
     return rv_version_pack(version, layer, &map, rows);
 }
 
+/* Measured on one core: 1.5 times as fast at 20 %, even near 30 %. */
+static double linear_event_rate(const rv_layer *layer) {
+    (void)layer;
+    return 0.25;
+}
+
 static int64_t linear_targets(const rv_net *net, const rv_layer *layer) {
     const rv_tensor *weight = &net->tensors[layer->tensor[WEIGHT]];
     return (int64_t)weight->dim[0] * weight->dim[1];
@@ -104,5 +110,6 @@ const rv_layer_kind rv_kind_linear = {
     .weight = linear_weight,
     .derive = linear_derive,
     .discard = rv_version_unpack,
+    .event_rate = linear_event_rate,
     .targets = linear_targets,
 };
