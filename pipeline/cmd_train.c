@@ -56,7 +56,7 @@ static void show_epoch(rv_display *display, const rv_train_progress *at) {
     bar_clear(display);
     stamp(display);
     fprintf(stderr,
-            "epoch %lld/%lld  loss %.4f  accuracy %s  validation %s  test %s  %.0f samples/s\n",
+            "epoch %lld/%lld  loss %.4g  accuracy %s  validation %s  test %s  %.0f samples/s\n",
             (long long)at->epoch, (long long)at->epochs, at->loss, rv_percent(at->accuracy, train),
             rv_percent(at->validation_accuracy, validation), rv_percent(at->test_accuracy, test),
             at->samples_per_s);
@@ -70,7 +70,7 @@ static void show_step(rv_display *display, const rv_train_progress *at) {
         stamp(display);
         fprintf(
             stderr,
-            "epoch %lld/%lld  step %lld/%lld  loss %.4f  accuracy %s  %.0f samples/s  %s left\n",
+            "epoch %lld/%lld  step %lld/%lld  loss %.4g  accuracy %s  %.0f samples/s  %s left\n",
             (long long)at->epoch, (long long)at->epochs, (long long)at->step, (long long)at->steps,
             at->loss, accuracy, at->samples_per_s, left);
         return;
@@ -79,7 +79,7 @@ static void show_step(rv_display *display, const rv_train_progress *at) {
     memset(bar, '.', BAR);
     memset(bar, '#', (size_t)(done > BAR ? BAR : done));
     bar[BAR] = 0;
-    fprintf(stderr, "\r\033[Kepoch %lld/%lld [%s] %lld/%lld  loss %.4f  %s  %.0f/s  ETA %s",
+    fprintf(stderr, "\r\033[Kepoch %lld/%lld [%s] %lld/%lld  loss %.4g  %s  %.0f/s  ETA %s",
             (long long)at->epoch, (long long)at->epochs, bar, (long long)at->step_in_epoch,
             (long long)at->steps_in_epoch, at->loss, accuracy, at->samples_per_s, left);
     display->drawn = true;

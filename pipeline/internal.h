@@ -37,7 +37,7 @@ void rv_watch_close(rv_watch *watch); /* all is done */
 typedef struct rv_pace {
     float *interval; /* seconds; owned */
     int64_t count, capacity;
-    double start, paused, pause_start; /* of the step in progress; start 0: none */
+    double start, paused, pause_start; /* of the step in progress; 0: none, not in a pause */
     double seconds;                    /* of all steps, pauses left out */
     int64_t samples;
 } rv_pace;

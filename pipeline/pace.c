@@ -45,6 +45,7 @@ void rv_pace_pause(rv_pace *pace) {
 
 void rv_pace_resume(rv_pace *pace) {
     pace->paused += rv_host_seconds() - pace->pause_start;
+    pace->pause_start = 0;
 }
 
 rv_status rv_pace_close(rv_pace *pace) {
@@ -72,7 +73,10 @@ double rv_pace_median_ms(const rv_pace *pace) {
 
 double rv_pace_rate(const rv_pace *pace) {
     double seconds = pace->seconds;
-    if (pace->start > 0) seconds += rv_host_seconds() - pace->start - pace->paused;
+    if (pace->start > 0) {
+        double now = pace->pause_start > 0 ? pace->pause_start : rv_host_seconds();
+        seconds += now - pace->start - pace->paused;
+    }
     return seconds > 0 && pace->samples ? (double)pace->samples / seconds : NAN;
 }
 

@@ -223,7 +223,7 @@ static rv_status metric_epoch(rv_training *training, bool evaluated) {
         "test_accuracy", rv_json_number(evaluated ? rv_score_accuracy(&score[RV_SPLIT_TEST]) : NAN),
         "seconds", rv_json_number(rv_host_seconds() - training->begun), "samples_per_s",
         rv_json_number(rv_pace_rate(&training->pace)), "rates",
-        rates_json(&training->trainer->layers));
+        evaluated ? rates_json(&training->trainer->layers) : json_object());
     if (root && bad) json_object_set_new(root, "nonfinite", json_pack("[s]", "train_loss"));
     TRY(rv_json_text(root, true, &line));
     TRY(rv_run_metric(training->run, line));

@@ -131,12 +131,12 @@ static void config_unknown_key_shows_place_and_nearest(void **state) {
     memmove(word + 1, word + 2, strlen(word + 2) + 1); /* threshold -> treshold */
     tiny_put(in_folder("typo.yaml"), text, strlen(text));
     assert_int_equal(RUN("train", "typo.yaml"), 78);
-    assert_string_equal(err_text, "typo.yaml:15:46: error: unknown key \"treshold\" (did you mean "
+    assert_string_equal(err_text, "typo.yaml:16:46: error: unknown key \"treshold\" (did you mean "
                                   "\"threshold\"?)\n");
     assert_int_equal(RUN("train", "typo.yaml", "--json"), 78);
     json_t *root = parse_out(), *error = json_object_get(root, "error");
     assert_string_equal(json_string_value(json_object_get(error, "file")), "typo.yaml");
-    assert_int_equal(json_integer_value(json_object_get(error, "line")), 15);
+    assert_int_equal(json_integer_value(json_object_get(error, "line")), 16);
     assert_int_equal(json_integer_value(json_object_get(error, "column")), 46);
     assert_string_equal(json_string_value(json_object_get(error, "hint")), "threshold");
     assert_non_null(json_string_value(json_object_get(error, "key")));
@@ -151,7 +151,7 @@ static void config_wrong_values_are_refused(void **state) {
     ERROR(78, "", "train", "recipe.yaml", "--set", "network.hidden.kind=linaer");
     ERROR(78, "", "train", "recipe.yaml", "--set", "input=[35]");          /* the data have 36 */
     ERROR(78, "", "train", "recipe.yaml", "--set", "network.out.units=3"); /* 4 classes */
-    ERROR(78, "batch of 97 is larger than the training share of 96", "train", "recipe.yaml",
+    ERROR(78, "batch of 97 is larger than the train share of 96", "train", "recipe.yaml",
           "--set", "train.batch=97");
     assert_true(access(in_folder("runs"), F_OK) != 0); /* nothing was begun */
 }

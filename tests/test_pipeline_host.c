@@ -115,7 +115,9 @@ static void pace_median_leaves_out_two_and_pauses(void **state) {
         wait_ms(waits[i]);
         if (i == 3) {
             rv_pace_pause(&pace);
+            double rate = rv_pace_rate(&pace);
             wait_ms(80);
+            assert_float_equal(rv_pace_rate(&pace), rate, 1e-6 * rate); /* it stands still */
             rv_pace_resume(&pace);
         }
     }

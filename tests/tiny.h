@@ -64,7 +64,7 @@ static inline void tiny_set(const char *folder, const char *name, int count, uns
     free(image);
 }
 
-/* Line 15 is the hidden neuron, line 12 the encoder. */
+/* Line 16 is the hidden neuron. */
 static inline void tiny_recipe(const char *folder, const char *name) {
     char text[2048];
     int size = snprintf(
@@ -75,6 +75,7 @@ static inline void tiny_recipe(const char *folder, const char *name) {
         "data:\n"
         "  reader: idx\n"
         "  root: %s\n"
+        "  classes: 4\n"
         "  train: {inputs: train-images, labels: train-labels}\n"
         "  test: {inputs: test-images, labels: test-labels}\n"
         "  validation: 0.2\n"
