@@ -82,7 +82,7 @@ static double may_start(const plan *p, rv_work_kind kind, int s) {
 
 /* Ask a stage at `time`; one that is busy then is asked when it is free. */
 static void wake(plan *p, double time, int s) {
-    if (s >= 0 && s < p->schedule->stages && time > p->stages[s].free) push(p, time, s);
+    if (s >= 0 && s < p->schedule->stages && time >= p->stages[s].free) push(p, time, s);
 }
 
 static void start(plan *p, double now, int s, rv_work_kind kind) {
