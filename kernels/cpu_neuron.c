@@ -216,7 +216,7 @@ rv_status rv_cpu_params(const rv_neuron *neuron, const float *const given[RV_P_C
             array[u] = neutral[p];
         param[p] = array;
     }
-    if (neuron->gain_tied) {
+    if (neuron->gain_tied && rv_neuron_parameters(neuron->kind) & RV_BIT(BETA)) {
         float *gain = NULL;
         TRY(rv_arena_get(arena, (size_t)ld, sizeof *gain, &gain));
         for (int u = 0; u < ld; u++)

@@ -187,17 +187,21 @@ RV_NEURON_PLAIN(alif, RV_HAS_SPIKES | RV_HAS_ADAPTATION)
 RV_NEURON_PLAIN(li, 0)
 RV_NEURON_PLAIN(cuba_li, RV_HAS_CURRENT)
 
-/* The membrane keeps all: beta is 1 whatever its array holds. */
+/* The membrane keeps all: beta is 1 whatever its array holds, and no gain can be tied to it. */
 static RV_HD void rv_if_step(const rv_neuron *n, const rv_unit *p, rv_real x, rv_cell *c) {
+    rv_neuron free = *n;
     rv_unit whole = *p;
+    free.gain_tied = false;
     whole.beta = 1;
-    rv_step_any(n, RV_HAS_SPIKES, &whole, x, c);
+    rv_step_any(&free, RV_HAS_SPIKES, &whole, x, c);
 }
 static RV_HD rv_real rv_if_adjoint(const rv_neuron *n, const rv_unit *p, const rv_trace *r,
                                    rv_carry *c, rv_unit *g) {
+    rv_neuron free = *n;
     rv_unit whole = *p;
+    free.gain_tied = false;
     whole.beta = 1;
-    return rv_adjoint_any(n, RV_HAS_SPIKES, &whole, r, c, g);
+    return rv_adjoint_any(&free, RV_HAS_SPIKES, &whole, r, c, g);
 }
 
 static RV_HD unsigned rv_neuron_traits(int kind) {
@@ -205,6 +209,18 @@ static RV_HD unsigned rv_neuron_traits(int kind) {
 #define RV_NEURON_CASE(name, traits, parameters, sentence, source)                                 \
     case RV_NEURON_##name:                                                                         \
         return traits;
+        RV_NEURON_LIST(RV_NEURON_CASE)
+#undef RV_NEURON_CASE
+    }
+    return 0;
+}
+
+/* The parameters a kind has, as bits. */
+static RV_HD unsigned rv_neuron_parameters(int kind) {
+    switch (kind) {
+#define RV_NEURON_CASE(name, traits, parameters, sentence, source)                                 \
+    case RV_NEURON_##name:                                                                         \
+        return parameters;
         RV_NEURON_LIST(RV_NEURON_CASE)
 #undef RV_NEURON_CASE
     }

@@ -51,7 +51,7 @@ static double smooth_part(const smooth *f, double from, double to) {
     return sum + smooth_panel(f, at, to);
 }
 
-static void smooth_init(smooth *f, int kind) {
+static inline void smooth_init(smooth *f, int kind) {
     const rv_row *row = rv_table_row(rv_surrogate_table(), kind);
     rv_surrogate_options options = {{0}};
     *f = (smooth){.kind = kind};

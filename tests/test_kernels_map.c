@@ -2,7 +2,7 @@
  * Linear maps against loops in double, in both forms; the same bits for every number of threads,
  * every cut in time and, for sums of events, every instruction set.
  */
-#include "tests/ops.h"
+#include "tests/levels.h"
 
 static const int sizes[] = {1, 10, 15, 16, 17, 33, 127, 128, 129, 130, 300};
 enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -70,7 +70,7 @@ typedef struct results {
 } results;
 
 static results run_case(const map_case *c, test_device which, int chunks) {
-    rv_device device = test_open(which);
+    rv_device device = test_device_open(which);
     rv_arena arena = {0};
     size_t weights = (size_t)c->in * (size_t)c->map.ld;
     results r = {test_empty(c->T, c->B, c->out, false), test_empty(c->T, c->B, c->in, false),
@@ -208,7 +208,7 @@ static void backward_added_is_what_was_there_plus_it(void **state) {
     uint32_t random = 4;
     map_case c = case_make(2, 5, 45, 70, false, RV_FORM_DENSE, false, &random);
     rv_values gx = test_values(2, 5, 45, false, &random), before = test_copy(gx);
-    rv_device device = test_open((test_device){RV_ISA_AUTO, 2});
+    rv_device device = test_device_open((test_device){RV_ISA_AUTO, 2});
     rv_arena arena = {0};
     CHECK(device.ops->map_backward(device.ctx, NULL, &c.map, c.g, gx, true, &arena));
     for (int t = 0; t < 2; t++)
@@ -234,7 +234,7 @@ static void held_input_is_multiplied_once(void **state) {
     g.T = 7;
     g.stride_t = 0;
     float *gw = test_floats(50 * 48), *gb = test_floats(48);
-    rv_device device = test_open((test_device){RV_ISA_AUTO, 1});
+    rv_device device = test_device_open((test_device){RV_ISA_AUTO, 1});
     rv_arena arena = {0};
     CHECK(device.ops->map_forward(device.ctx, NULL, &c.map, &c.x, y, &arena));
     CHECK(device.ops->map_weight(device.ctx, NULL, &c.map, &c.x, g, gw, gb, &arena));
@@ -285,7 +285,7 @@ static void device_of_unknown_name_or_too_good_isa_is_refused(void **state) {
 static void pool_many_short_runs_lose_nothing(void **state) {
     (void)state;
     uint32_t random = 7;
-    rv_device device = test_open((test_device){RV_ISA_AUTO, 3});
+    rv_device device = test_device_open((test_device){RV_ISA_AUTO, 3});
     rv_arena arena = {0};
     map_case c = case_make(1, 40, 8, 16, true, RV_FORM_EVENT, true, &random);
     rv_values y = test_empty(1, 40, 16, false);
