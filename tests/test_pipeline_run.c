@@ -149,6 +149,31 @@ static void train_signal_saves_and_exits_75(void **state) {
     if (rv_h5_available()) assert_int_equal(access(in_folder("run_stop/last.h5"), R_OK), 0);
 }
 
+/* A second SIGINT does not wait for the step. A signal may hit the end of a step: some tries. */
+static void train_second_interrupt_exits_130(void **state) {
+    (void)state;
+    const struct timespec start_up = {0, 20000000}, moment = {0, 5000000};
+    int code = 0;
+    for (int try = 0; try < 5 && code != 130; try++) {
+        char name[32], json[64];
+        snprintf(name, sizeof name, "run_int%d", try);
+        snprintf(json, sizeof json, "%s/run.json", name);
+        pid_t child = start((const char *const[]){
+            "train", "recipe.yaml", "-o", name, "-q", "--set", "encode.steps=2000", "--set",
+            "network.hidden.units=100", "--set", "train.batch=96", "--set", "train.epochs=1000",
+            "--threads", "1", NULL});
+        for (int i = 0; i < 500 && access(in_folder(json), R_OK) != 0; i++)
+            nanosleep(&start_up, NULL);
+        nanosleep(&start_up, NULL);
+        assert_int_equal(kill(child, SIGINT), 0);
+        nanosleep(&moment, NULL);
+        (void)kill(child, SIGINT); /* it may have ended */
+        code = end(child);
+        assert_true(code == 130 || code == 75);
+    }
+    assert_int_equal(code, 130);
+}
+
 /* ---- models ----------------------------------------------------------------------------- */
 
 static void eval_equals_training(void **state) {
@@ -282,6 +307,7 @@ int main(void) {
         cmocka_unit_test(train_unwritable_output_is_73),
         cmocka_unit_test(train_zero_epochs_writes_the_untrained_model),
         cmocka_unit_test(train_signal_saves_and_exits_75),
+        cmocka_unit_test(train_second_interrupt_exits_130),
         cmocka_unit_test(eval_equals_training),
         cmocka_unit_test(eval_other_data_and_splits),
         cmocka_unit_test(info_and_check_know_files),
