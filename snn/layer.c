@@ -158,6 +158,7 @@ rv_status rv_net_forward(rv_pass *pass) {
         pass->tape->signal[l + 1] = output_signal(pass, layer);
         if (layer->kind->view || (layer->held && pass->t0 != 0)) continue;
         TRY(layer->kind->forward(pass, layer));
+        if (layer->desc->regularizer.row && pass->training) rv_regularizer_forward(pass, layer);
         rv_arena_release(pass->arena, mark);
     }
 out:
@@ -244,6 +245,21 @@ static void seed_adjoints(rv_pass *pass) {
     }
 }
 
+/* The adjoint so far may be the caller's memory: the penalty is added to a copy. */
+static rv_status regularize(rv_pass *pass, const rv_layer *layer) {
+    rv_status status = RV_OK;
+    rv_values *sum = &pass->tape->adjoint[layer->index + 1], own;
+    TRY(scratch_adjoint(pass, layer, &own));
+    if (sum->data)
+        rv_values_copy(own, *sum, false);
+    else
+        memset(own.data, 0, sizeof(float) * (size_t)own.T * own.stride_t);
+    rv_regularizer_backward(pass, layer, own);
+    *sum = own;
+out:
+    return status;
+}
+
 rv_status rv_net_backward(rv_pass *pass) {
     rv_status status = RV_OK;
     rv_tape *tape = pass->tape;
@@ -257,6 +273,7 @@ rv_status rv_net_backward(rv_pass *pass) {
             rv_values_copy(g, tape->adjoint[l + 1], false);
             tape->adjoint[l + 1] = g;
         }
+        if (layer->desc->regularizer.row) TRY(regularize(pass, layer));
         TRY(layer->kind->backward(pass, layer));
         while (tape->depth > 0 && tape->stack[tape->depth - 1].layer >= l)
             rv_arena_release(pass->arena, tape->stack[--tape->depth].mark);

@@ -22,6 +22,7 @@ enum { RV_LAYER_TENSORS = 10, RV_LAYER_SLOTS = 10 };
 enum { RV_SLOT_HELD = 0, RV_SLOT_STATE = 1 };              /* state: first slot of the kind's own */
 enum { RV_SLOT_OUT = 0, RV_SLOT_G = 1, RV_SLOT_TAPE = 2 }; /* tape: likewise */
 enum { RV_SLOT_H = RV_SLOT_TAPE };                         /* tape: h of a neuron layer */
+enum { RV_SLOT_RATE = RV_LAYER_SLOTS - 1, RV_SLOT_PENALTY = RV_LAYER_SLOTS - 1 }; /* regularize.c */
 
 /* Size of a slot in 32-bit words: step*T*B + time*T + sample*B + fixed, rounded up to a vector. */
 typedef struct rv_slot {
@@ -148,7 +149,7 @@ struct rv_tape {
     size_t *offset;     /* [layer_count + 1][RV_LAYER_SLOTS]; entry layer_count: the input */
     rv_signal *signal;  /* [layer_count + 1], entry 0: the input */
     rv_values *adjoint; /* [layer_count + 1], of each layer's output; data NULL: none */
-    rv_scratch *stack;  /* [layer_count] */
+    rv_scratch *stack;  /* [2 * layer_count] */
     int depth;
 };
 /* NULL for an empty slot. */
@@ -191,6 +192,12 @@ rv_map rv_layer_map(const rv_version *version, const rv_layer *layer, int in, in
 
 /* The surrogate of a description: its row, or the first, with its options or their defaults. */
 rv_surrogate rv_surrogate_of(const rv_choice *choice);
+
+/* ---- regularisers (regularize.c) --------------------------------------------------------- */
+RV_CHECKED rv_status rv_regularizer_slots(rv_layer *layer); /* RV_CONFIG: the layer has no spikes */
+void rv_regularizer_forward(const rv_pass *pass, const rv_layer *layer);
+/* Add the penalty's slope to the adjoint of the layer's spikes. */
+void rv_regularizer_backward(const rv_pass *pass, const rv_layer *layer, rv_values g);
 
 /* ---- initialisation (init.c) ------------------------------------------------------------- */
 /* Fill tensor k of a layer in file order from its init choice. Rank 1 is the bias of tensor 0. */

@@ -248,6 +248,7 @@ static rv_status check_layer(rv_net *net, int l) {
     layer->n = rv_shape_units(layer->shape);
     layer->ld = rv_round_up(layer->n, RV_LANES);
     common_slots(layer);
+    TRY(rv_regularizer_slots(layer));
 out:
     return status;
 }

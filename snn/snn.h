@@ -256,6 +256,10 @@ size_t rv_tape_bytes(const rv_net *net, int T, int B);
 rv_signal *rv_tape_signal(rv_tape *tape, int layer);
 rv_values rv_tape_membrane(const rv_tape *tape, int layer); /* h, valid between F and B */
 
+/* Penalties of the regularisers of layers [first, last), in network order: complete on the tape of
+ * the last chunk after F in training. rv_loss_finish adds those of its own tape. */
+double rv_tape_penalty(const rv_tape *tape, int first, int last);
+
 /* One item: F, B or W of layers [first, last) over chunk `chunk` of one micro-batch. */
 typedef struct rv_pass {
     const rv_net *net;

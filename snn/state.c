@@ -89,7 +89,7 @@ rv_status rv_tape_create(const rv_net *net, const rv_device *device, int T, int 
     TRY(rv_alloc((layers + 1) * RV_LAYER_SLOTS, sizeof *tape->offset, "tape", &tape->offset));
     TRY(rv_alloc(layers + 1, sizeof *tape->signal, "tape", &tape->signal));
     TRY(rv_alloc(layers + 1, sizeof *tape->adjoint, "tape", &tape->adjoint));
-    TRY(rv_alloc(layers + 1, sizeof *tape->stack, "tape", &tape->stack));
+    TRY(rv_alloc(2 * layers + 1, sizeof *tape->stack, "tape", &tape->stack));
     tape->size = place_tape(net, T, B, tape->offset);
     TRY(device->ops->alloc(device->ctx, 4 * tape->size, "tape", (void **)&tape->block));
     *out = tape;
