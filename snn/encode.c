@@ -1,31 +1,11 @@
 /* Encoders: pure functions of (sample, t0, t1), so that no whole sequence need be in memory. */
 #include <math.h>
+#include <string.h>
 
-#include "snn/layer.h"
+#include "snn/encode.h"
 
-typedef struct encode_options {
-    int steps;
-} encode_options;
-
-typedef struct encode_job {
-    const rv_device *device;
-    rv_queue *queue;
-    const rv_batch *batch;
-    int row, B;
-    uint64_t seed;
-    int t0, t1;
-    rv_arena *arena;
-} encode_job;
-
-typedef struct encoder_row {
-    rv_row head;
-    /* What it makes of a source; `out` holds the source's shape on entry. */
-    rv_status (*check)(const encode_options *options, const rv_source *source, rv_encoding *out);
-    rv_status (*encode)(const encode_options *options, const encode_job *job, rv_signal *out);
-} encoder_row;
-
-/* ---- views of the batch ------------------------------------------------------------------ */
-static rv_values batch_values(const encode_job *job) {
+/* ---- what rows share --------------------------------------------------------------------- */
+rv_values rv_job_values(const rv_encode_job *job) {
     rv_values x = job->batch->input.values;
     x.data += (size_t)job->row * (size_t)x.ld + (size_t)job->t0 * x.stride_t;
     x.B = job->B;
@@ -33,7 +13,7 @@ static rv_values batch_values(const encode_job *job) {
     return x;
 }
 
-static rv_spikes batch_spikes(const encode_job *job) {
+static rv_spikes batch_spikes(const rv_encode_job *job) {
     rv_spikes x = job->batch->input.spikes;
     x.bits += (size_t)job->row * (size_t)rv_words(x.n) + (size_t)job->t0 * x.stride_t;
     x.B = job->B;
@@ -41,50 +21,56 @@ static rv_spikes batch_spikes(const encode_job *job) {
     return x;
 }
 
+rv_status rv_job_bits(const rv_encode_job *job, int n, rv_signal *out) {
+    rv_status status = RV_OK;
+    int T = job->t1 - job->t0;
+    uint32_t *bits = out->spikes.bits;
+    size_t words = (size_t)T * (size_t)job->B * (size_t)rv_words(n);
+    if (!bits) TRY(rv_arena_get(job->arena, words, sizeof *bits, &bits));
+    TRY(job->device->ops->zero(job->device->ctx, job->queue, bits, words * sizeof *bits));
+    *out = (rv_signal){.spikes = rv_spikes_of(bits, T, job->B, n)};
+out:
+    return status;
+}
+
+rv_status rv_encode_static(const rv_source *source, const char *encoder) {
+    if (!source->steps && !source->spikes) return RV_OK;
+    return rv_fail(RV_CONFIG, "encoder %s takes one frame per sample, but the data has %s", encoder,
+                   source->spikes ? "spikes" : "frames over time");
+}
+
 /* ---- constant ---------------------------------------------------------------------------- */
-static rv_status constant_check(const encode_options *options, const rv_source *source,
+static rv_status constant_check(const rv_encode_options *o, const rv_source *source,
                                 rv_encoding *out) {
-    if (source->steps && options->steps && options->steps != source->steps)
-        return rv_fail(RV_CONFIG, "encode.steps is %d, but the data has %d steps", options->steps,
-                       source->steps);
-    out->steps = source->steps ? source->steps : options->steps;
     out->spikes = source->spikes;
     out->held = source->steps == 0;
+    (void)o;
     return RV_OK;
 }
 
-static rv_status constant_encode(const encode_options *options, const encode_job *job,
+static rv_status constant_encode(const rv_encode_options *o, const rv_encode_job *job,
                                  rv_signal *out) {
-    (void)options;
+    (void)o;
     *out = (rv_signal){{0}, {0}};
     if (job->batch->input.spikes.bits)
         out->spikes = batch_spikes(job);
     else
-        out->values = batch_values(job);
+        out->values = rv_job_values(job);
     return RV_OK;
 }
 
 /* ---- rate -------------------------------------------------------------------------------- */
-static rv_status rate_check(const encode_options *options, const rv_source *source,
-                            rv_encoding *out) {
-    if (source->steps || source->spikes)
-        return rv_fail(RV_CONFIG, "the rate encoder takes static samples, the data has %s",
-                       source->spikes ? "spikes" : "frames over time");
-    out->steps = options->steps;
+static rv_status rate_check(const rv_encode_options *o, const rv_source *source, rv_encoding *out) {
+    (void)o;
     out->spikes = true;
-    return RV_OK;
+    return rv_encode_static(source, "rate");
 }
 
-static rv_status rate_encode(const encode_options *options, const encode_job *job, rv_signal *out) {
+static rv_status rate_encode(const rv_encode_options *o, const rv_encode_job *job, rv_signal *out) {
     rv_status status = RV_OK;
-    rv_values frame = batch_values(job);
-    int T = job->t1 - job->t0;
-    uint32_t *bits = out->spikes.bits;
-    (void)options;
-    if (!bits)
-        TRY(rv_arena_get(job->arena, (size_t)T * (size_t)job->B * (size_t)rv_words(frame.n),
-                         sizeof *bits, &bits));
-    *out = (rv_signal){rv_spikes_of(bits, T, job->B, frame.n), {0}};
+    rv_values frame = rv_job_values(job);
+    (void)o;
+    TRY(rv_job_bits(job, frame.n, out));
     TRY(job->device->ops->encode_rate(job->device->ctx, job->queue, frame,
                                       job->batch->sample + job->row, job->seed, job->batch->epoch,
                                       job->t0, out->spikes));
@@ -93,20 +79,73 @@ out:
 }
 
 /* ---- table ------------------------------------------------------------------------------- */
-static const rv_spec specs[] = {
-    {"steps", RV_T_INT, offsetof(encode_options, steps), 0, 0, 1 << 24, false, NULL, NULL,
-     "time steps; 0: those of the data"},
+#define OPTION(name, type, initial, least, most, open, sentence)                                   \
+    {                                                                                              \
+#name, type, offsetof(rv_encode_options, name), initial, least, most, open, NULL, NULL,    \
+            sentence                                                                               \
+    }
+#define STEPS OPTION(steps, RV_T_INT, 0, 0, 1 << 24, false, "time steps; 0: those of the data")
+#define FLAG(name, sentence) OPTION(name, RV_T_BOOL, 0, 0, 1, false, sentence)
+
+static const rv_spec plain_specs[] = {STEPS, {0}};
+static const rv_spec latency_specs[] = {
+    STEPS,
+    OPTION(tau, RV_T_REAL, 1, 0, 1e6, true, "time constant of the charging membrane, in steps"),
+    OPTION(threshold, RV_T_REAL, 0.01, 0, 1, false, "values below it spike last"),
+    FLAG(linear, "time falls linearly with the value, else as a membrane charges"),
+    FLAG(normalize, "stretch the times over all steps"),
+    FLAG(clip, "no spike for values below the threshold"),
     {0},
 };
-static const encoder_row rows[] = {
+static const rv_spec delta_specs[] = {
+    STEPS,
+    OPTION(threshold, RV_T_REAL, 0.1, 0, 1e6, true, "change of a value that makes a spike"),
+    FLAG(off_spike, "falls give -1 (values instead of spikes)"),
+    FLAG(padding, "the first step is compared with itself, else with 0"),
+    {0},
+};
+static const rv_spec phase_specs[] = {
+    STEPS,
+    OPTION(bits, RV_T_INT, 8, 1, 24, false, "steps of a period, one for each binary digit"),
+    {0},
+};
+static const rv_spec population_specs[] = {
+    STEPS,
+    OPTION(neurons, RV_T_INT, 10, 1, 4096, false, "neurons per value"),
+    OPTION(low, RV_T_REAL, 0, -1e6, 1e6, false, "centre of the first neuron"),
+    OPTION(high, RV_T_REAL, 1, -1e6, 1e6, false, "centre of the last neuron"),
+    OPTION(std, RV_T_REAL, 0.15, 0, 1e6, true, "width of the receptive fields"),
+    OPTION(threshold, RV_T_REAL, 0.999, 0, 1e6, true, "threshold of the integrators"),
+    {0},
+};
+
+static const rv_encoder_row rows[] = {
     {{"constant", "values are the input current: one sample for all steps, or its frames in order",
-      "snnTorch, SpikingJelly: direct input", specs, sizeof(encode_options)},
+      "snnTorch, SpikingJelly: direct input", plain_specs, sizeof(rv_encode_options)},
      constant_check,
      constant_encode},
     {{"rate", "a spike at each step with probability equal to the value",
-      "snnTorch spikegen.rate, SpikingJelly PoissonEncoder", specs, sizeof(encode_options)},
+      "snnTorch spikegen.rate, SpikingJelly PoissonEncoder", plain_specs,
+      sizeof(rv_encode_options)},
      rate_check,
      rate_encode},
+    {{"latency", "one spike per value, the sooner the larger", "snnTorch spikegen.latency",
+      latency_specs, sizeof(rv_encode_options)},
+     rv_latency_check,
+     rv_latency_encode},
+    {{"delta", "a spike where a value has risen since the last step", "snnTorch spikegen.delta",
+      delta_specs, sizeof(rv_encode_options)},
+     rv_delta_check,
+     rv_delta_encode},
+    {{"phase", "the binary digits of a value in [0, 1), the first first, over and over",
+      "Kim et al. 2018; SpikingJelly WeightedPhaseEncoder", phase_specs, sizeof(rv_encode_options)},
+     rv_phase_check,
+     rv_phase_encode},
+    {{"population", "integrators with Gaussian receptive fields over each value",
+      "Tang et al. 2020; SpikingJelly PopSpikeEncoderDeterministic", population_specs,
+      sizeof(rv_encode_options)},
+     rv_population_check,
+     rv_population_encode},
 };
 
 const rv_table *rv_encoder_table(void) {
@@ -114,15 +153,26 @@ const rv_table *rv_encoder_table(void) {
     return &table;
 }
 
-static const encoder_row *row_of(const rv_choice *encoder) {
-    return encoder->row ? (const encoder_row *)(const void *)encoder->row : &rows[0];
+static const rv_encoder_row *row_of(const rv_choice *encoder) {
+    return encoder->row ? (const rv_encoder_row *)(const void *)encoder->row : &rows[0];
+}
+
+static rv_encode_options options_of(const rv_choice *encoder) {
+    rv_encode_options options = {0};
+    if (encoder->row && encoder->options) return *(const rv_encode_options *)encoder->options;
+    rv_specs_default(row_of(encoder)->head.specs, &options);
+    return options;
 }
 
 rv_status rv_encoder_check(const rv_choice *encoder, const rv_source *source, rv_encoding *out) {
     rv_status status = RV_OK;
+    const rv_encode_options o = options_of(encoder);
     *out = (rv_encoding){.shape = source->shape};
-    TRY(row_of(encoder)->check(encoder->options, source, out));
-    if (out->steps < 1) FAIL(RV_CONFIG, "encode.steps must be at least 1 for static samples");
+    TRY(row_of(encoder)->check(&o, source, out));
+    if (source->steps && o.steps && o.steps != source->steps)
+        FAIL(RV_CONFIG, "encode.steps is %d, but the data has %d steps", o.steps, source->steps);
+    out->steps = source->steps ? source->steps : o.steps;
+    if (out->steps < 1) FAIL(RV_CONFIG, "encode.steps must be at least 1: the data has no time");
 out:
     return status;
 }
@@ -130,6 +180,7 @@ out:
 rv_status rv_encode(const rv_choice *encoder, const rv_device *device, rv_queue *queue,
                     const rv_batch *batch, int row, int B, uint64_t seed, int t0, int t1,
                     rv_arena *arena, rv_signal *out) {
-    encode_job job = {device, queue, batch, row, B, seed, t0, t1, arena};
-    return row_of(encoder)->encode(encoder->options, &job, out);
+    const rv_encode_options o = options_of(encoder);
+    rv_encode_job job = {device, queue, batch, row, B, seed, t0, t1, arena};
+    return row_of(encoder)->encode(&o, &job, out);
 }
