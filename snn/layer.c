@@ -213,6 +213,7 @@ rv_status rv_pass_adjoint_in(rv_pass *pass, const rv_layer *layer, int k, rv_val
     if (!sum->data) {
         if (source < pass->first) {
             if (source == look_through(net, pass->first - 1)) *sum = pass->gx;
+            *add = sum->data && sum->stride_t == 0; /* a held frame sums over the chunks */
         } else if (net->layers[source].live) {
             if (net->layers[source].kind->map)
                 *sum = map_adjoint(pass, &net->layers[source]);

@@ -281,7 +281,9 @@ typedef struct rv_pass {
     /* B: adjoint of the last layer's outputs over the chunk, from the loss or the next stage;
      * data NULL where absent. gv, gh: of the membrane after, before reset. May be held. */
     rv_values gs, gv, gh;
-    /* B, out: adjoint of the input, [T][B][ld] caller memory, or data NULL when not wanted. */
+    /* B, out: adjoint of the input, caller memory, data NULL when not wanted: [T][B][ld]; of a held
+     * input one frame [B][ld] (T 1, stride_t 0), added to over the chunks and complete at chunk 0,
+     * where alone the range before takes it as gs. */
     rv_values gx;
 } rv_pass;
 RV_CHECKED rv_status rv_net_forward(rv_pass *pass);
