@@ -7,6 +7,7 @@
 #include "tests/golden.h"
 #include <dirent.h>
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -30,10 +31,10 @@ static const struct known {
     {"networks.h5", golden_network},
     {"delays.h5", NULL},
     {"delays_quadratic.csv", NULL},
-    {"partition.json", NULL},
-    {"schedules.json", NULL},
-    {"schedules_invalid.json", NULL},
-    {"schedules_staleness.json", NULL},
+    {"partition.json", golden_partition},
+    {"schedules.json", golden_schedule},
+    {"schedules_invalid.json", golden_schedule_flaw},
+    {"schedules_staleness.json", golden_staleness},
 };
 
 static void report(golden_run *run, golden_verdict verdict, const char *file, const char *name,
@@ -45,16 +46,18 @@ static void report(golden_run *run, golden_verdict verdict, const char *file, co
            text);
 }
 
-static void replay_case(golden_run *run, const struct known *known_file, hid_t file,
-                        const char *name) {
+/* One case, whose group or object may be missing. */
+static void replay_case(golden_run *run, const struct known *known_file, hid_t at,
+                        const json_t *json, const char *name) {
     golden_case c = {.file = known_file->name,
                      .name = name,
-                     .at = H5Gopen2(file, name, H5P_DEFAULT),
+                     .at = at,
+                     .json = json,
                      .device = &run->device,
                      .arena = &run->arena};
     golden_verdict verdict = GOLDEN_UNKNOWN;
-    if (c.at < 0) {
-        golden_fail(&c, "the group cannot be read");
+    if (at < 0 && !json_is_object(json)) {
+        golden_fail(&c, "cannot be read");
         verdict = GOLDEN_DIFFER;
     } else if (known_file->replay) {
         verdict = known_file->replay(&c);
@@ -63,7 +66,6 @@ static void replay_case(golden_run *run, const struct known *known_file, hid_t f
     report(run, verdict, c.file, c.name, c.text);
     rv_arena_reset(&run->arena);
     golden_finish(&c);
-    if (c.at >= 0) H5Gclose(c.at);
 }
 
 static void replay_file(golden_run *run, const struct known *known_file, const char *path) {
@@ -77,10 +79,38 @@ static void replay_file(golden_run *run, const struct known *known_file, const c
         golden_names(&c, ".", &count, &names);
     if (!c.failed && count == 0) golden_fail(&c, "holds no case");
     if (c.failed) report(run, GOLDEN_DIFFER, c.file, "", c.text);
-    for (int i = 0; i < count; i++)
-        replay_case(run, known_file, file, names[i]);
+    for (int i = 0; i < count; i++) {
+        hid_t at = H5Gopen2(file, names[i], H5P_DEFAULT);
+        replay_case(run, known_file, at, NULL, names[i]);
+        if (at >= 0) H5Gclose(at);
+    }
     golden_finish(&c);
     if (file >= 0) H5Fclose(file);
+}
+
+/* Cases are named by their place, counted from 0: "linear 12", or "12". */
+static void replay_json_list(golden_run *run, const struct known *known_file, const char *key,
+                             const json_t *list) {
+    if (json_array_size(list) == 0) report(run, GOLDEN_DIFFER, known_file->name, key, "no case");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char name[96];
+        snprintf(name, sizeof name, "%.64s%s%zu", key, *key ? " " : "", i);
+        replay_case(run, known_file, -1, json_array_get(list, i), name);
+    }
+}
+
+static void replay_json(golden_run *run, const struct known *known_file, const char *path) {
+    json_error_t error;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    const char *key;
+    json_t *list;
+    if (!root)
+        report(run, GOLDEN_DIFFER, known_file->name, "", error.text);
+    else if (json_object_size(root) == 0)
+        replay_json_list(run, known_file, "", root);
+    else
+        json_object_foreach(root, key, list) replay_json_list(run, known_file, key, list);
+    json_decref(root);
 }
 
 static bool ends_with(const char *name, const char *end) {
@@ -122,6 +152,8 @@ static int walk(golden_run *run, const char *folder) {
             report(run, GOLDEN_DIFFER, name, "", strerror(errno));
         else if (row && ends_with(name, ".h5"))
             replay_file(run, row, path);
+        else if (row && ends_with(name, ".json"))
+            replay_json(run, row, path);
         else if (row)
             report(run, GOLDEN_UNKNOWN, name, "", "");
         else if (ends_with(name, ".nir"))

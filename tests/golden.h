@@ -1,7 +1,8 @@
 /*
  * The replay of reference vectors, `golden FOLDER [ISA]`: what its files share.
  *
- * A file is known by its name (table in golden.c); a case is one top-level group of an HDF5 file.
+ * A file is known by its name (table in golden.c); a case is one top-level group of an HDF5 file,
+ * or one object of a JSON file: an element of its array, or of an array that it names.
  * Each case ends in one verdict. Sizes, seeds and parameters come from the file, never from here.
  * Limits (tests/golden/README_vectors.md): spikes equal, membrane 1e-5, gradients 1e-4 of the
  * largest entry.
@@ -37,7 +38,8 @@ typedef struct golden_array {
 /* One case. Memory got through it lives until it ends. */
 typedef struct golden_case {
     const char *file, *name;
-    hid_t at; /* its group */
+    hid_t at;                  /* its group */
+    const struct json_t *json; /* or its object */
     const rv_device *device;
     rv_arena *arena;
     char text[512]; /* the first difference, or the reason of another verdict */
@@ -52,6 +54,10 @@ golden_verdict golden_optim(golden_case *c);
 golden_verdict golden_encoder(golden_case *c);
 golden_verdict golden_loss(golden_case *c);
 golden_verdict golden_network(golden_case *c);
+golden_verdict golden_schedule(golden_case *c);
+golden_verdict golden_schedule_flaw(golden_case *c);
+golden_verdict golden_staleness(golden_case *c);
+golden_verdict golden_partition(golden_case *c);
 
 /* A case that is outside: names match with fnmatch. NULL when none matches. */
 typedef struct golden_outside {
@@ -70,6 +76,14 @@ const char *golden_word(golden_case *c, const char *attribute);
 void golden_names(golden_case *c, const char *path, int *count, const char *const **names);
 void *golden_memory(golden_case *c, size_t count, size_t size); /* zeroed, 64-byte aligned */
 void golden_finish(golden_case *c);                             /* frees all its memory */
+
+/* ---- reading JSON (golden_json.c). `of` NULL: the case's object. The same holds for what is
+ * missing. */
+int golden_json_int(golden_case *c, const struct json_t *of, const char *key);
+double golden_json_number(golden_case *c, const struct json_t *of, const char *key);
+/* n numbers; a single number stands for n equal ones. */
+const double *golden_json_numbers(golden_case *c, const struct json_t *of, const char *key, int n);
+const int *golden_json_ints(golden_case *c, const struct json_t *of, const char *key, int n);
 
 /* ---- between files and views: T*B rows of n values. */
 /* The values [..][n] of an array as rows of ld = n rounded up to RV_LANES. */
@@ -107,6 +121,13 @@ bool golden_choose(golden_case *c, const rv_table *table, const char *name, rv_c
 bool golden_set(golden_case *c, const rv_choice *choice, const char *option, double value);
 bool golden_word_set(golden_case *c, const rv_choice *choice, const char *option, const char *word);
 bool golden_row_set(golden_case *c, const rv_choice *choice, const char *option, rv_choice row);
+/* Options from attributes of the group, ended by option NULL. attribute NULL: the constant; an
+ * attribute the group lacks is left at its default. */
+typedef struct golden_option {
+    const char *option, *attribute;
+    double constant;
+} golden_option;
+bool golden_set_all(golden_case *c, const rv_choice *choice, const golden_option *options);
 
 /* ---- networks built in memory (golden_networks.c) ---- */
 typedef struct golden_net {
