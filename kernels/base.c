@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -121,12 +122,25 @@ out:
     return status;
 }
 
+/* Large blocks lie on huge pages where the system has them: rows of weights are visited in any
+ * order, and small pages cost a table walk each. Advice only, so its result does not matter. */
+static void *memory_get(size_t bytes) {
+    const size_t huge = (size_t)2 << 20;
+    void *memory = NULL;
+    if (rv_fault(RV_FAULT_ALLOC)) return NULL;
+    if (posix_memalign(&memory, bytes < huge ? ALIGN : huge, bytes) != 0) return NULL;
+#ifdef MADV_HUGEPAGE
+    if (bytes >= huge) (void)madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+    return memory;
+}
+
 rv_status rv_alloc(size_t count, size_t size, const char *what, void *out) {
     rv_status status = RV_OK;
     size_t bytes = 0;
     void *memory = NULL;
     TRY(size_lines(count, size, &bytes));
-    memory = rv_fault(RV_FAULT_ALLOC) ? NULL : aligned_alloc(ALIGN, bytes);
+    memory = memory_get(bytes);
     if (!memory) FAIL(RV_MEMORY, "out of memory: %zu bytes for %s", bytes, what);
     memset(memory, 0, bytes);
     memcpy(out, &memory, sizeof memory);
@@ -165,7 +179,7 @@ static rv_status arena_grow(rv_arena *arena, size_t bytes) {
     /* After a reset the first block holds all that an item has ever needed. */
     if (!arena->block && size < arena->peak) size = arena->peak;
     TRY(rv_size_add(size, ALIGN, &total));
-    block = rv_fault(RV_FAULT_ALLOC) ? NULL : aligned_alloc(ALIGN, total);
+    block = memory_get(total);
     if (!block) FAIL(RV_MEMORY, "out of memory: %zu bytes of scratch", total);
     *block = (rv_arena_block){.older = arena->block, .size = size, .start = arena->used};
     arena->block = block;

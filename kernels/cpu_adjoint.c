@@ -144,12 +144,12 @@ typedef struct adjoint_job {
     adjoint_fn step;
     slope_fn slope;
     unsigned traits;
-    bool overwrite; /* h becomes the adjoint of x */
-    int t0, t1, blocks;
-    const float *sums; /* recurrent: adjoint of s[t0] with the feedback's part [B][ld] */
+    bool overwrite;      /* h becomes the adjoint of x */
+    int t0, t1, columns; /* steps; columns of one item */
+    const float *sums;   /* recurrent: adjoint of s[t0] with the feedback's part [B][ld] */
 } adjoint_job;
 
-enum { SAMPLES = 8 };
+enum { SAMPLES = 16 }; /* of one item */
 static const float zeros[EVENT_TILE];
 
 static const float *row_or_zeros(rv_values v, int t, int b, int col) {
@@ -273,27 +273,39 @@ static void adjoint_tile_run(const adjoint_job *job, int t, int b, int col, int 
     }
 }
 
-/* Sample by sample within a tile, all steps of each. */
+/* Some samples, all columns: rows are read and written in the order they lie, and what a few
+ * samples carry stays in the second cache. */
 static void samples_item(void *argument, int item, int worker) {
     const adjoint_job *job = argument;
     const rv_neuron_backward *n = job->n;
-    int col = item / job->blocks * EVENT_TILE, first = item % job->blocks * SAMPLES;
-    int cols = n->ld - col < EVENT_TILE ? n->ld - col : EVENT_TILE;
+    int first = item * SAMPLES, last = first + SAMPLES < n->B ? first + SAMPLES : n->B;
     (void)worker;
-    for (int b = first; b < first + SAMPLES && b < n->B; b++)
-        for (int t = job->t1 - 1; t >= job->t0; t--)
-            adjoint_tile_run(job, t, b, col, cols);
+    for (int t = job->t1 - 1; t >= job->t0; t--)
+        for (int b = first; b < last; b++)
+            for (int col = 0; col < n->ld; col += EVENT_TILE)
+                adjoint_tile_run(job, t, b, col,
+                                 n->ld - col < EVENT_TILE ? n->ld - col : EVENT_TILE);
 }
 
-/* Step by step within a tile, all samples of each. */
-static void steps_item(void *argument, int item, int worker) {
+/* Some columns, all samples: the order in which gradients are added. */
+static void columns_item(void *argument, int item, int worker) {
     const adjoint_job *job = argument;
     const rv_neuron_backward *n = job->n;
-    int col = item * EVENT_TILE, cols = n->ld - col < EVENT_TILE ? n->ld - col : EVENT_TILE;
+    int first = item * job->columns;
+    int last = first + job->columns < n->ld ? first + job->columns : n->ld;
     (void)worker;
     for (int t = job->t1 - 1; t >= job->t0; t--)
         for (int b = 0; b < n->B; b++)
-            adjoint_tile_run(job, t, b, col, cols);
+            for (int col = first; col < last; col += EVENT_TILE)
+                adjoint_tile_run(job, t, b, col, last - col < EVENT_TILE ? last - col : EVENT_TILE);
+}
+
+static void adjoint_steps(rv_ctx *ctx, adjoint_job *job) {
+    const rv_neuron_backward *n = job->n;
+    if (n->neuron->learn)
+        rv_cpu_run(ctx, (n->ld + job->columns - 1) / job->columns, columns_item, job);
+    else
+        rv_cpu_run(ctx, (n->B + SAMPLES - 1) / SAMPLES, samples_item, job);
 }
 
 /* ---- recurrence: s[t] feeds x[t+1] ------------------------------------------------------------
@@ -335,7 +347,7 @@ static void feedback_keep(const rv_neuron_backward *n, int t, float *to) {
     }
 }
 
-static rv_status recurrent_run(rv_ctx *ctx, adjoint_job *job, int tiles, rv_arena *arena) {
+static rv_status recurrent_run(rv_ctx *ctx, adjoint_job *job, rv_arena *arena) {
     rv_status status = RV_OK;
     const rv_neuron_backward *n = job->n;
     size_t bytes = (size_t)n->ld * sizeof(float);
@@ -363,7 +375,7 @@ static rv_status recurrent_run(rv_ctx *ctx, adjoint_job *job, int tiles, rv_aren
         TRY(rv_cpu_product(ctx, &product, arena));
         job->t0 = t;
         job->t1 = t + 1;
-        rv_cpu_run(ctx, tiles, steps_item, job);
+        adjoint_steps(ctx, job);
         feedback_keep(n, t, f.next);
     }
     if (n->adjoint.x) memcpy(n->adjoint.x, f.next, (size_t)n->B * bytes);
@@ -377,7 +389,7 @@ rv_status RV_CPU(neuron_backward)(rv_ctx *ctx, rv_queue *queue, const rv_neuron_
     size_t mark = rv_arena_mark(arena);
     const rv_neuron *neuron = n->neuron;
     rv_neuron_backward own = *n;
-    int tiles = (n->ld + EVENT_TILE - 1) / EVENT_TILE;
+    int tiles = (n->ld + EVENT_TILE - 1) / EVENT_TILE, threads = rv_cpu_threads(ctx);
     learning learn = !neuron->learn ? LEARN_NONE : neuron->gain_tied ? LEARN_TIED : LEARN_FREE;
     adjoint_job job = {
         .n = &own,
@@ -385,16 +397,14 @@ rv_status RV_CPU(neuron_backward)(rv_ctx *ctx, rv_queue *queue, const rv_neuron_
         .traits = rv_neuron_traits(neuron->kind),
         .overwrite = !n->held.data || n->recurrent,
         .t1 = n->T,
-        .blocks = (n->B + SAMPLES - 1) / SAMPLES};
+        .columns = (tiles + threads - 1) / threads * EVENT_TILE};
     (void)queue;
     if (job.traits & RV_HAS_SPIKES) job.slope = slopes[neuron->surrogate.kind];
     TRY(rv_cpu_params(neuron, n->param, n->ld, arena, own.param));
     if (n->recurrent)
-        TRY(recurrent_run(ctx, &job, tiles, arena));
-    else if (neuron->learn)
-        rv_cpu_run(ctx, tiles, steps_item, &job);
+        TRY(recurrent_run(ctx, &job, arena));
     else
-        rv_cpu_run(ctx, tiles * job.blocks, samples_item, &job);
+        adjoint_steps(ctx, &job);
 out:
     rv_arena_release(arena, mark);
     return status;

@@ -91,7 +91,7 @@ typedef struct forward_job {
     const uint16_t *silent; /* bits of a step without spikes */
 } forward_job;
 
-enum { SAMPLES = 8 }; /* of one item */
+enum { SAMPLES = 16 }; /* of one item */
 
 bool rv_cpu_starts(const uint32_t *starts, int B, int t, int b) {
     return starts && (starts[(size_t)t * (size_t)rv_words(B) + (size_t)b / 32] >> b % 32 & 1u);
@@ -169,16 +169,36 @@ static void forward_tile(const forward_job *job, int t, int b, int col, int cols
         tile.fired[cols / RV_LANES] = 0;
 }
 
-/* Tile by tile, so that its weights and parameters stay near; a sample's steps in a row. */
-static void forward_item(void *argument, int item, int worker) {
+/* Event sums go tile by tile, so that the weights of a tile stay in the second cache. */
+static void tile_item(void *argument, int item, int worker) {
     const forward_job *job = argument;
     const rv_neuron_forward *n = job->n;
     int col = item / job->blocks * EVENT_TILE, first = item % job->blocks * SAMPLES;
     int cols = n->ld - col < EVENT_TILE ? n->ld - col : EVENT_TILE;
+    int last = first + SAMPLES < n->B ? first + SAMPLES : n->B;
     (void)worker;
-    for (int b = first; b < first + SAMPLES && b < n->B; b++)
-        for (int t = job->t0; t < job->t1; t++)
+    for (int t = job->t0; t < job->t1; t++)
+        for (int b = first; b < last; b++)
             forward_tile(job, t, b, col, cols);
+}
+
+/* Without sums rows are read and written in the order they lie. */
+static void samples_item(void *argument, int item, int worker) {
+    const forward_job *job = argument;
+    const rv_neuron_forward *n = job->n;
+    int first = item * SAMPLES, last = first + SAMPLES < n->B ? first + SAMPLES : n->B;
+    (void)worker;
+    for (int t = job->t0; t < job->t1; t++)
+        for (int b = first; b < last; b++)
+            for (int col = 0; col < n->ld; col += EVENT_TILE)
+                forward_tile(job, t, b, col, n->ld - col < EVENT_TILE ? n->ld - col : EVENT_TILE);
+}
+
+static void forward_steps(rv_ctx *ctx, forward_job *job) {
+    if (job->map || job->n->recurrent)
+        rv_cpu_run(ctx, job->tiles * job->blocks, tile_item, job);
+    else
+        rv_cpu_run(ctx, job->blocks, samples_item, job);
 }
 
 /* Spikes that feed step t: those of t-1, none where a sample starts. */
@@ -243,13 +263,13 @@ static rv_status forward_run(rv_ctx *ctx, const rv_map *map, const rv_signal *x,
     job.tiles = (n->ld + EVENT_TILE - 1) / EVENT_TILE;
     job.blocks = (n->B + SAMPLES - 1) / SAMPLES;
     if (map) TRY(rv_cpu_lists(ctx, x->spikes, n->T, arena, &job.lists));
-    if (!n->recurrent) rv_cpu_run(ctx, job.tiles * job.blocks, forward_item, &job);
+    if (!n->recurrent) forward_steps(ctx, &job);
     for (int t = 0; n->recurrent && t < n->T; t++) {
         size_t inner = rv_arena_mark(arena);
         TRY(recurrent_lists(ctx, n, t, arena, &job.recurrent));
         job.t0 = t;
         job.t1 = t + 1;
-        rv_cpu_run(ctx, job.tiles * job.blocks, forward_item, &job);
+        forward_steps(ctx, &job);
         rv_arena_release(arena, inner);
     }
     if (n->state.last && n->s.bits && n->T > 0)
