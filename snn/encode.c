@@ -13,6 +13,7 @@ rv_values rv_job_values(const rv_encode_job *job) {
     return x;
 }
 
+/* As above, for sources that give bits. */
 static rv_spikes batch_spikes(const rv_encode_job *job) {
     rv_spikes x = job->batch->input.spikes;
     x.bits += (size_t)job->row * (size_t)rv_words(x.n) + (size_t)job->t0 * x.stride_t;
@@ -21,6 +22,7 @@ static rv_spikes batch_spikes(const rv_encode_job *job) {
     return x;
 }
 
+/* Zeroed, because rows set single bits; padding bits must be 0 for every reader of words. */
 rv_status rv_job_bits(const rv_encode_job *job, int n, rv_signal *out) {
     rv_status status = RV_OK;
     int T = job->t1 - job->t0;
@@ -33,6 +35,7 @@ out:
     return status;
 }
 
+/* Rows that make time themselves cannot take data that has time already. */
 rv_status rv_encode_static(const rv_source *source, const char *encoder) {
     if (!source->steps && !source->spikes) return RV_OK;
     return rv_fail(RV_CONFIG, "encoder %s takes one frame per sample, but the data has %s", encoder,
@@ -40,6 +43,7 @@ rv_status rv_encode_static(const rv_source *source, const char *encoder) {
 }
 
 /* ---- constant ---------------------------------------------------------------------------- */
+/* Whatever the source gives goes on: one frame becomes a held signal, frames and bits stay. */
 static rv_status constant_check(const rv_encode_options *o, const rv_source *source,
                                 rv_encoding *out) {
     out->spikes = source->spikes;
@@ -48,6 +52,7 @@ static rv_status constant_check(const rv_encode_options *o, const rv_source *sou
     return RV_OK;
 }
 
+/* No copy: the batch outlives the step. */
 static rv_status constant_encode(const rv_encode_options *o, const rv_encode_job *job,
                                  rv_signal *out) {
     (void)o;
@@ -60,12 +65,14 @@ static rv_status constant_encode(const rv_encode_options *o, const rv_encode_job
 }
 
 /* ---- rate -------------------------------------------------------------------------------- */
+/* Values beyond [0, 1] are legal: they mean always and never. */
 static rv_status rate_check(const rv_encode_options *o, const rv_source *source, rv_encoding *out) {
     (void)o;
     out->spikes = true;
     return rv_encode_static(source, "rate");
 }
 
+/* Drawn on the device from counters, so that a chunk needs nothing of the chunks before it. */
 static rv_status rate_encode(const rv_encode_options *o, const rv_encode_job *job, rv_signal *out) {
     rv_status status = RV_OK;
     rv_values frame = rv_job_values(job);
@@ -153,10 +160,12 @@ const rv_table *rv_encoder_table(void) {
     return &table;
 }
 
+/* A recipe without encode hands values on. */
 static const rv_encoder_row *row_of(const rv_choice *encoder) {
     return encoder->row ? (const rv_encoder_row *)(const void *)encoder->row : &rows[0];
 }
 
+/* Copied: the row's defaults live nowhere else. */
 static rv_encode_options options_of(const rv_choice *encoder) {
     rv_encode_options options = {0};
     if (encoder->row && encoder->options) return *(const rv_encode_options *)encoder->options;
@@ -164,6 +173,7 @@ static rv_encode_options options_of(const rv_choice *encoder) {
     return options;
 }
 
+/* The one place that decides T: the data's steps where it has any, else the recipe's. */
 rv_status rv_encoder_check(const rv_choice *encoder, const rv_source *source, rv_encoding *out) {
     rv_status status = RV_OK;
     const rv_encode_options o = options_of(encoder);

@@ -4,6 +4,7 @@
 
 #include "snn/encode.h"
 
+/* Bit u%32 of word u/32. */
 static void set_bit(rv_spikes s, int t, int b, int u) {
     s.bits[(size_t)t * s.stride_t + (size_t)b * (size_t)rv_words(s.n) + (size_t)u / 32] |=
         1u << u % 32;
@@ -43,6 +44,7 @@ static int latency_step(const rv_encode_options *o, float x) {
     return time > last || time < 0 ? -1 : (int)time;
 }
 
+/* A value has at most one spike, so every chunk looks whether it is in there. */
 rv_status rv_latency_encode(const rv_encode_options *o, const rv_encode_job *job, rv_signal *out) {
     rv_status status = RV_OK;
     rv_values x = rv_job_values(job);
@@ -67,12 +69,14 @@ rv_status rv_delta_check(const rv_encode_options *o, const rv_source *source, rv
     return RV_OK;
 }
 
+/* A change of exactly the threshold counts. */
 static float delta_sign(const rv_encode_options *o, float change) {
     float threshold = (float)o->threshold;
     if (change >= threshold) return 1;
     return o->off_spike && change <= -threshold ? -1 : 0;
 }
 
+/* Signed spikes are values, never bits. */
 static rv_status delta_values(const rv_encode_job *job, int n, rv_signal *out) {
     rv_status status = RV_OK;
     int T = job->t1 - job->t0;
@@ -85,6 +89,7 @@ out:
     return status;
 }
 
+/* The step before lies in front of the row in the batch, also across the border of a chunk. */
 rv_status rv_delta_encode(const rv_encode_options *o, const rv_encode_job *job, rv_signal *out) {
     rv_status status = RV_OK;
     rv_values x = rv_job_values(job);

@@ -10,6 +10,7 @@ typedef struct meter {
     int64_t *samples; /* [B] */
 } meter;
 
+/* Bits of all layers and of the input; values have no rate. */
 static rv_status count_signals(const rv_pass *pass, meter *m) {
     rv_status status = RV_OK;
     for (int l = 0; l <= pass->net->layer_count; l++) {
@@ -24,6 +25,8 @@ out:
     return status;
 }
 
+/* With memory of its own, in short chunks: the answer must not depend on the chunks of the
+ * recipe, and the whole sequence of 128 samples need not fit. */
 static rv_status measure(const rv_net *net, const rv_device *device, const rv_version *version,
                          const rv_choice *encoder, const rv_batch *first, int B, int T, meter *m) {
     rv_status status = RV_OK;
@@ -59,6 +62,7 @@ out:
     return status;
 }
 
+/* Layers whose form the recipe gives are left alone; dense is the only form of values. */
 rv_status rv_net_choose_forms(rv_net *net, const rv_device *device, rv_version *version,
                               const rv_choice *encoder, const rv_batch *first) {
     rv_status status = RV_OK;

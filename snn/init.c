@@ -23,18 +23,22 @@ typedef struct init_row {
     double (*scale)(const init_context *c);
 } init_row;
 
+/* kaiming_uniform_ with a = sqrt(5), which is 1/sqrt(fan_in), and the same bound for the bias. */
 static double pytorch_scale(const init_context *c) {
     return c->options->gain / sqrt(c->fan_in);
 }
 
+/* Keeps the variance of a layer's outputs where half of the inputs are cut off. */
 static double kaiming_scale(const init_context *c) {
     return c->bias ? 0 : c->options->gain / sqrt(c->fan_in);
 }
 
+/* A compromise between the variance of outputs and of gradients. */
 static double xavier_scale(const init_context *c) {
     return c->bias ? 0 : c->options->gain * sqrt(6 / (c->fan_in + c->fan_out));
 }
 
+/* The deviation as given, whatever the fan. */
 static double normal_scale(const init_context *c) {
     return c->bias ? 0 : c->options->std;
 }
@@ -112,6 +116,8 @@ static void four(const uint32_t word[4], bool normal, double out[4]) {
     }
 }
 
+/* The counter is the element's place in file order: values do not depend on padding, on the
+ * order of layers in memory, or on how many numbers others drew. */
 void rv_init_fill(const rv_net *net, const rv_layer *layer, int k, float *file) {
     const rv_tensor *tensor = &net->tensors[layer->tensor[k]];
     const rv_choice *choice = &layer->desc->init;
@@ -145,6 +151,7 @@ void rv_init_fill(const rv_net *net, const rv_layer *layer, int k, float *file) 
     }
 }
 
+/* Every tensor goes through its file form, so that layouts need no case here. */
 rv_status rv_net_init(const rv_net *net, float *block) {
     rv_status status = RV_OK;
     float *file = NULL;

@@ -51,10 +51,12 @@ const rv_table *rv_layer_table(void) {
 }
 
 /* ---- views ------------------------------------------------------------------------------- */
+/* Steps of the chunk at hand; chunks may differ by one. */
 static int pass_steps(const rv_pass *pass) {
     return pass->t1 - pass->t0;
 }
 
+/* One frame that stands for T: stride 0 is how every op recognises it. */
 static rv_values held_values(float *data, int T, int B, int n) {
     rv_values values = rv_values_of(data, T, B, n);
     values.stride_t = 0;
@@ -88,6 +90,7 @@ static rv_signal output_signal(const rv_pass *pass, const rv_layer *layer) {
     return signal;
 }
 
+/* Steps and samples are those of the last F on this tape. B overwrites h. */
 rv_values rv_tape_membrane(const rv_tape *tape, int layer) {
     const rv_layer *l = &tape->net->layers[layer];
     const rv_signal *signal = &tape->signal[layer + 1];
@@ -119,6 +122,8 @@ void rv_values_copy(rv_values to, rv_values from, bool add) {
     }
 }
 
+/* Restart bits of the batch are packed by its samples; a micro-batch needs them from its own
+ * first row on, and a chunk from its own first step. */
 rv_status rv_pass_starts(const rv_pass *pass, const uint32_t **out) {
     const rv_batch *batch = pass->batch;
     int from = rv_words(batch ? batch->B : 0), to = rv_words(pass->B), T = pass_steps(pass);
@@ -141,6 +146,8 @@ out:
     return status;
 }
 
+/* Only what one op can do: an event product whose current goes to a single neuron layer of the
+ * same range, without recurrence, which would add to the current inside the time loop. */
 const rv_layer *rv_pass_fused(const rv_pass *pass, const rv_layer *map) {
     const rv_layer *neuron = &pass->net->layers[map->consumer];
     bool fused = map->kind == &rv_kind_linear && map->form == RV_FORM_EVENT &&
@@ -150,6 +157,9 @@ const rv_layer *rv_pass_fused(const rv_pass *pass, const rv_layer *map) {
 }
 
 /* ---- F ----------------------------------------------------------------------------------- */
+/* Scratch of a layer is given back before the next one runs: the arena holds the largest layer,
+ * not the sum. A held layer runs at the first step of a micro-batch only; its signal is the
+ * frame that the state carries to later chunks. */
 rv_status rv_net_forward(rv_pass *pass) {
     rv_status status = RV_OK;
     for (int l = pass->first; l < pass->last; l++) {
@@ -173,6 +183,7 @@ static int look_through(const rv_net *net, int layer) {
     return layer;
 }
 
+/* A range may end in views; the adjoint then belongs to what they show. */
 int rv_pass_last(const rv_pass *pass) {
     return look_through(pass->net, pass->last - 1);
 }
@@ -185,10 +196,13 @@ static rv_values map_adjoint(const rv_pass *pass, const rv_layer *layer) {
                        : rv_values_of(memory, pass_steps(pass), pass->B, layer->n);
 }
 
+/* The twin of the frame in the state: zero at the last chunk, summed by every chunk down to 0. */
 static rv_values held_adjoint(const rv_pass *pass, const rv_layer *layer) {
     return held_values(rv_state_slot(pass->adjoint, layer, RV_SLOT_HELD), 1, pass->B, layer->n);
 }
 
+/* Adjoints of layers without W live as long as B needs them: from the last taker that adds to
+ * them to the layer itself. As B walks down, they end in the order of a stack, or later. */
 static rv_status scratch_adjoint(rv_pass *pass, const rv_layer *layer, rv_values *out) {
     rv_status status = RV_OK;
     rv_tape *tape = pass->tape;
@@ -203,6 +217,8 @@ out:
     return status;
 }
 
+/* The first to ask (the last taker in topological order) writes, those after it add: so sums
+ * over takers have one order in every schedule. */
 rv_status rv_pass_adjoint_in(rv_pass *pass, const rv_layer *layer, int k, rv_values *out,
                              bool *add) {
     rv_status status = RV_OK;
@@ -261,6 +277,8 @@ out:
     return status;
 }
 
+/* Layers descending. A held layer waits for chunk 0, when the sum over time is complete; its sum
+ * is copied to the tape first, because the state may serve the next micro-batch before W runs. */
 rv_status rv_net_backward(rv_pass *pass) {
     rv_status status = RV_OK;
     rv_tape *tape = pass->tape;
@@ -284,6 +302,8 @@ out:
 }
 
 /* ---- W ----------------------------------------------------------------------------------- */
+/* Products only: neuron and norm parameters got their gradients in B. A map that no adjoint has
+ * reached (a loss that looks at other chunks) has nothing to add. */
 rv_status rv_net_weight(rv_pass *pass) {
     rv_status status = RV_OK;
     for (int l = pass->first; l < pass->last; l++) {

@@ -13,6 +13,7 @@ const rv_spec rv_linear_specs[] = {
 
 enum { WEIGHT, BIAS };
 
+/* Also the recurrence of a neuron layer, whose weight is another tensor of the same layout. */
 rv_map rv_layer_map(const rv_version *version, const rv_layer *layer, int in, int out, int weight,
                     int bias) {
     return (rv_map){.in = in,
@@ -29,6 +30,7 @@ rv_map rv_linear_map(const rv_version *version, const rv_layer *layer) {
     return rv_layer_map(version, layer, in, layer->n, WEIGHT, BIAS);
 }
 
+/* Planes are taken as the row they are: PyTorch's flatten order is the memory order. */
 static rv_status linear_check(rv_net *net, rv_layer *layer) {
     const rv_linear_options *options = layer->desc->options;
     int in = rv_shape_units(rv_layer_in_shape(net, layer, 0)), out = options->units;
@@ -52,6 +54,7 @@ static rv_signal frame_of(rv_signal signal) {
     return signal;
 }
 
+/* A held input gives a held current: one product per sample, whatever T. */
 static rv_status linear_forward(rv_pass *pass, const rv_layer *layer) {
     rv_map map = rv_linear_map(pass->version, layer);
     rv_signal x = frame_of(*rv_pass_input(pass, layer, 0));
@@ -61,6 +64,8 @@ static rv_status linear_forward(rv_pass *pass, const rv_layer *layer) {
                                           pass->arena);
 }
 
+/* Skipped where nobody wants the adjoint of the input: nearly always for the first map, which
+ * has the most inputs. */
 static rv_status linear_backward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     rv_map map = rv_linear_map(pass->version, layer);
@@ -78,6 +83,7 @@ out:
     return status;
 }
 
+/* The adjoint is where B left it: in the h of the neuron behind, or in slot G. */
 static rv_status linear_weight(rv_pass *pass, const rv_layer *layer) {
     rv_map map = rv_linear_map(pass->version, layer);
     rv_signal x = frame_of(*rv_pass_input(pass, layer, 0));
@@ -86,6 +92,7 @@ static rv_status linear_weight(rv_pass *pass, const rv_layer *layer) {
         rv_pass_gradient(pass, layer, WEIGHT), rv_pass_gradient(pass, layer, BIAS), pass->arena);
 }
 
+/* What packing does is the device's business; for events it may be nothing. */
 static rv_status linear_derive(rv_version *version, const rv_layer *layer, int rows) {
     rv_map map = rv_linear_map(version, layer);
     return rv_version_pack(version, layer, &map, rows);
@@ -97,6 +104,7 @@ static double linear_event_rate(const rv_layer *layer) {
     return 0.25;
 }
 
+/* Every input reaches every output; the padding of rows is no synapse. */
 static int64_t linear_targets(const rv_net *net, const rv_layer *layer) {
     const rv_tensor *weight = &net->tensors[layer->tensor[WEIGHT]];
     return (int64_t)weight->dim[0] * weight->dim[1];

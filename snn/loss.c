@@ -23,6 +23,7 @@ struct rv_loss {
     float *logits;         /* [B][classes] */
 };
 
+/* All that a description can get wrong about the end of a network, with the place of `loss`. */
 static rv_status check_output(const rv_loss_desc *desc, const rv_net *net,
                               const rv_readout_row *readout) {
     const rv_layer *last = &net->layers[net->layer_count - 1];
@@ -55,6 +56,7 @@ static rv_status check_output(const rv_loss_desc *desc, const rv_net *net,
     return RV_OK;
 }
 
+/* Everything is sized for B samples here: steps allocate nothing. */
 rv_status rv_loss_create(const rv_loss_desc *desc, const rv_net *net, int B, rv_loss **out) {
     rv_status status = RV_OK;
     rv_loss *loss = NULL;
@@ -105,6 +107,7 @@ const float *rv_loss_logits(const rv_loss *loss) {
 }
 
 /* ---- reading the output ------------------------------------------------------------------ */
+/* A sample without a single step would divide by zero: it counts as one step. */
 static int length_of(const rv_loss *loss, const rv_pass *pass, int b) {
     int length = pass->batch->length ? pass->batch->length[pass->row + b] : loss->T;
     return length < 1 ? 1 : length > loss->T ? loss->T : length;
@@ -159,12 +162,14 @@ static double judge_step(const rv_loss *loss, const rv_pass *pass, int t, int b,
     return judge(loss, pass, t, b);
 }
 
+/* Labels come from files: one out of range would write beside the logits. */
 static rv_status check_targets(const rv_loss *loss, const rv_pass *pass) {
     const rv_batch *batch = pass->batch;
     bool steps = batch->target_per_step && loss->readout->spread != RV_SPREAD_EACH;
     if (loss->desc->classes == 0 && (!batch->target || batch->target_width != loss->classes))
         return rv_fail(RV_DATA, "the data has %d targets, the loss takes %d", batch->target_width,
                        loss->classes);
+    /* Float targets: the width must fit, and targets of every step need a readout of every step. */
     if (loss->desc->classes == 0)
         return steps ? rv_fail(RV_CONFIG, "targets of every step need readout every_step") : RV_OK;
     if (!batch->label) return rv_fail(RV_DATA, "the data has no labels");
@@ -177,6 +182,7 @@ static rv_status check_targets(const rv_loss *loss, const rv_pass *pass) {
     return RV_OK;
 }
 
+/* The first chunk begins a new micro-batch. Steps beyond a sample's length do not exist. */
 rv_status rv_loss_observe(rv_loss *loss, const rv_pass *pass) {
     rv_status status = RV_OK;
     size_t n = (size_t)loss->n;
@@ -202,6 +208,8 @@ out:
 }
 
 /* ---- the end of a micro-batch ------------------------------------------------------------ */
+/* PyTorch divides by the weights of the batch; a micro-batch does not know those of the others,
+ * so class weights scale here the mean over samples. */
 static double sample_weight(const rv_loss *loss, int label, int batch_size) {
     const rv_reals *weights = &loss->desc->class_weights;
     double weight = label < 0             ? 1
@@ -211,6 +219,7 @@ static double sample_weight(const rv_loss *loss, int label, int batch_size) {
     return weight / batch_size;
 }
 
+/* The only place where a readout becomes numbers per class; accuracy and loss see the same. */
 static void logits_of(rv_loss *loss, int b, int length) {
     int population = loss->desc->population;
     const rv_course *course = loss->course + (size_t)b * (size_t)loss->n;
@@ -231,6 +240,8 @@ static void gradient_row(const rv_loss *loss, int b, int length, double weight, 
     }
 }
 
+/* Samples ascending, each with its final weight, in double: the sum over micro-batches is the
+ * mean over the batch however it is cut. */
 rv_status rv_loss_finish(rv_loss *loss, const rv_pass *pass, int batch_size, rv_loss_result *out,
                          int32_t *predictions) {
     *out = (rv_loss_result){0, 0};
@@ -243,6 +254,7 @@ rv_status rv_loss_finish(rv_loss *loss, const rv_pass *pass, int batch_size, rv_
         if (predictions) predictions[b] = best;
         out->correct += best == label;
         loss->weight[b] = sample_weight(loss, label, batch_size);
+        /* Its steps were judged as they passed; slopes are made again in rv_loss_adjoint. */
         if (loss->readout->spread == RV_SPREAD_EACH) {
             out->loss += loss->weight[b] * loss->judged[b];
             continue;
@@ -256,6 +268,7 @@ rv_status rv_loss_finish(rv_loss *loss, const rv_pass *pass, int batch_size, rv_
 }
 
 /* ---- adjoint ----------------------------------------------------------------------------- */
+/* Whether some sample of the micro-batch is over before the chunk is. */
 static bool ends_within(const rv_loss *loss, const rv_pass *pass) {
     for (int b = 0; b < pass->B; b++)
         if (length_of(loss, pass, b) < pass->t1) return true;
@@ -284,6 +297,8 @@ static void adjoint_row(rv_loss *loss, const rv_pass *pass, int t, int b, float 
     }
 }
 
+/* A sum over time has one adjoint for all steps: then one frame with stride 0 is all, as the ops
+ * allow it. Otherwise rows are written step by step into scratch. */
 rv_status rv_loss_adjoint(rv_loss *loss, rv_pass *pass) {
     rv_status status = RV_OK;
     int T = pass->t1 - pass->t0;

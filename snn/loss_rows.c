@@ -4,6 +4,8 @@
 #include "snn/loss.h"
 
 /* ---- rows -------------------------------------------------------------------------------- */
+/* -sum q log p with p = softmax(logit) and q the smoothed one-hot label; slope p - q. The
+ * largest logit is subtracted first, so exp cannot overflow. */
 static double cross_entropy(const rv_judgement *j) {
     double most = j->logit[0], sum = 0, loss = 0, smoothing = j->desc->label_smoothing;
     for (int c = 1; c < j->classes; c++)
@@ -26,6 +28,8 @@ static double square(const rv_judgement *j, int c, double target, double weight)
     return weight * apart * apart / j->classes;
 }
 
+/* Float targets where the data has them, else one value for the label's class and one for all
+ * others. */
 static double mse(const rv_judgement *j) {
     double loss = 0;
     for (int c = 0; c < j->classes; c++) {
@@ -56,6 +60,7 @@ static double mse_temporal(const rv_judgement *j) {
     return loss;
 }
 
+/* (1 - share) cross entropy + share mean (logit - level)^2 of a step. */
 static double tet(const rv_judgement *j) {
     double loss = (1 - j->options->share) * cross_entropy(j);
     for (int c = 0; c < j->classes; c++) {
@@ -119,6 +124,7 @@ static const rv_loss_row rows[] = {
      tet},
 };
 
+/* A description without a loss means cross entropy. */
 const rv_loss_row *rv_loss_row_of(const rv_choice *choice) {
     return choice->row ? (const rv_loss_row *)(const void *)choice->row : &rows[0];
 }

@@ -13,10 +13,12 @@ int rv_shape_units(rv_shape shape) {
     return units;
 }
 
+/* Rank and dimensions: [784] and [1, 28, 28] differ though their units are as many. */
 bool rv_shape_equal(rv_shape a, rv_shape b) {
     return a.rank == b.rank && memcmp(a.dim, b.dim, sizeof(int) * (size_t)a.rank) == 0;
 }
 
+/* The caller brings the memory, so a message may name two shapes at once. */
 const char *rv_shape_text(rv_shape shape, char buffer[48]) {
     if (shape.rank == 3)
         snprintf(buffer, 48, "[%d, %d, %d]", shape.dim[0], shape.dim[1], shape.dim[2]);
@@ -43,6 +45,8 @@ static rv_status shape_check(rv_shape shape, rv_where where, const char *what) {
 }
 
 /* ---- what check functions ask ------------------------------------------------------------ */
+/* Inputs are looked up by layer index; -1 is what the encoder gives, which the description
+ * tells. Every kind asks through these four, so none needs to know where an input comes from. */
 rv_shape rv_layer_in_shape(const rv_net *net, const rv_layer *layer, int k) {
     return layer->input[k] < 0 ? net->desc->input : net->layers[layer->input[k]].shape;
 }
@@ -59,6 +63,8 @@ const char *rv_layer_in_name(const rv_net *net, const rv_layer *layer, int k) {
     return layer->input[k] < 0 ? "input" : net->layers[layer->input[k]].desc->name;
 }
 
+/* One wording for every kind: who takes what, and who gives what instead. The place is that of
+ * the layer that cannot take it, the line a user has to look at first. */
 rv_status rv_layer_misfit(const rv_net *net, const rv_layer *layer, int k, const char *needs) {
     char text[48];
     return rv_fail_at(RV_CONFIG, layer->desc->where, NULL, NULL,
@@ -68,6 +74,8 @@ rv_status rv_layer_misfit(const rv_net *net, const rv_layer *layer, int k, const
                       rv_shape_text(rv_layer_in_shape(net, layer, k), text));
 }
 
+/* Before rates are measured spikes go as events: the measuring pass itself must have one form
+ * for everybody, and events cost little where most units are silent. */
 rv_status rv_layer_choose_form(const rv_net *net, rv_layer *layer) {
     bool spikes = rv_layer_in_spikes(net, layer, 0);
     layer->form = layer->desc->form != RV_FORM_AUTO ? layer->desc->form
@@ -87,6 +95,7 @@ static bool name_valid(const char *name) {
            strspn(name, more) == length;
 }
 
+/* Linear search: networks have tens of layers, and a description is checked once. */
 static int desc_find(const rv_net_desc *desc, const char *name) {
     for (int l = 0; l < desc->layer_count; l++) {
         if (strcmp(desc->layers[l].name, name) == 0) return l;
@@ -94,6 +103,8 @@ static int desc_find(const rv_net_desc *desc, const char *name) {
     return -1;
 }
 
+/* Names become keys of files (`/layers/<name>`), of `--set` paths and of metrics, so they are
+ * held to identifiers; "input" is taken by what the encoder gives. */
 static rv_status check_name(const rv_net_desc *desc, int l) {
     const rv_layer_desc *layer = &desc->layers[l];
     if (!name_valid(layer->name) || strcmp(layer->name, "input") == 0)
@@ -107,6 +118,9 @@ static rv_status check_name(const rv_net_desc *desc, int l) {
     return RV_OK;
 }
 
+/* Names become indices. The order of the description is the topological one: a layer may only
+ * take from layers above it, which rules out cycles without a search. Views (flatten) are looked
+ * through, so that what takes from a view shares memory with what the view shows. */
 static rv_status resolve_inputs(rv_net *net, rv_layer *layer) {
     const rv_layer_desc *desc = layer->desc;
     if (desc->from_count < 0 || desc->from_count > RV_MAX_INPUTS)
@@ -138,6 +152,7 @@ static rv_status resolve_inputs(rv_net *net, rv_layer *layer) {
     return RV_OK;
 }
 
+/* Who takes each output, and how many do: a single taker may share memory with it. */
 static void count_consumers(rv_net *net) {
     for (int l = 0; l < net->layer_count; l++) {
         const rv_layer *layer = &net->layers[l];
@@ -151,6 +166,9 @@ static void count_consumers(rv_net *net) {
     }
 }
 
+/* A layer nothing takes from is nearly always a slip in a `from`: refused rather than trained
+ * for nothing. A view counts as used when a description names it or follows it, since the edges
+ * resolved above no longer show it. */
 static rv_status check_consumers(const rv_net *net) {
     for (int l = 0; l + 1 < net->layer_count; l++) {
         const rv_layer *layer = &net->layers[l];
@@ -182,6 +200,8 @@ static void choose_in_place(rv_net *net) {
     }
 }
 
+/* B runs only where a trained tensor lies at or before a layer: the adjoint of frozen first
+ * layers, and of the input, is nobody's business unless the caller asks for it (rv_pass.gx). */
 static void find_live(rv_net *net) {
     for (int l = 0; l < net->layer_count; l++) {
         rv_layer *layer = &net->layers[l];
@@ -208,6 +228,7 @@ static void common_slots(rv_layer *layer) {
     }
 }
 
+/* Layers with running statistics share one row a step; each gets its place in it. */
 static void place_statistics(rv_net *net) {
     for (int l = 0; l < net->layer_count; l++) {
         net->layers[l].statistic = net->statistics;
@@ -215,6 +236,8 @@ static void place_statistics(rv_net *net) {
     }
 }
 
+/* A block begins at every map, where messages are bits; parameter-free layers in front of the
+ * first map are a block of their own. */
 static rv_status find_blocks(rv_net *net) {
     rv_status status = RV_OK;
     TRY(rv_alloc((size_t)net->layer_count, sizeof(int), "blocks of the network",
@@ -227,6 +250,8 @@ out:
     return status;
 }
 
+/* Everything about one layer that its own kind and the layers before it decide. What follows
+ * from layers behind it (takers, memory in place, liveness) is found later, by passes over all. */
 static rv_status check_layer(rv_net *net, int l) {
     rv_status status = RV_OK;
     rv_layer *layer = &net->layers[l];
@@ -253,6 +278,7 @@ out:
     return status;
 }
 
+/* In the order in which things become known: each layer, then the edges backwards, then places. */
 rv_status rv_net_create(const rv_net_desc *desc, rv_net **out) {
     rv_status status = RV_OK;
     rv_net *net = NULL;
@@ -260,6 +286,7 @@ rv_status rv_net_create(const rv_net_desc *desc, rv_net **out) {
     *out = NULL;
     TRY(rv_alloc(1, sizeof *net, "network", &net));
     net->desc = desc;
+    /* An empty list would leave no output to judge. */
     if (desc->layer_count < 1) FAIL(RV_CONFIG, "the network has no layers");
     if (desc->steps < 1) FAIL(RV_CONFIG, "the network runs %d steps; at least 1", desc->steps);
     TRY(shape_check(desc->input, nowhere, "the network's input"));
@@ -269,6 +296,7 @@ rv_status rv_net_create(const rv_net_desc *desc, rv_net **out) {
                  &net->tensors));
     for (int l = 0; l < desc->layer_count; l++)
         TRY(check_layer(net, l));
+    /* From here on every layer is known to fit what it takes. */
     count_consumers(net);
     TRY(check_consumers(net));
     choose_in_place(net);
@@ -301,6 +329,8 @@ size_t rv_net_statistics(const rv_net *net) {
     return net->statistics;
 }
 
+/* Order matters: running means are not commutative, so U goes through micro-batches and steps
+ * ascending in every schedule, and the statistics of all layers come in one block. */
 void rv_net_statistics_apply(const rv_net *net, int first, int last, const float *statistics, int B,
                              float *block) {
     for (int l = first; l < last; l++) {
@@ -309,6 +339,7 @@ void rv_net_statistics_apply(const rv_net *net, int first, int last, const float
     }
 }
 
+/* Statistics over a whole sequence are not known at the end of a chunk. */
 rv_status rv_net_check_chunks(const rv_net *net, int chunks) {
     for (int l = 0; l < net->layer_count && chunks > 1; l++) {
         const rv_layer_desc *desc = net->layers[l].desc;
@@ -335,6 +366,7 @@ rv_shape rv_net_layer_shape(const rv_net *net, int layer) {
     return net->layers[layer].shape;
 }
 
+/* Pools and joins may pass spikes on; only a neuron layer makes them, and only those have rates. */
 bool rv_net_layer_spikes(const rv_net *net, int layer) {
     return net->layers[layer].kind == &rv_kind_neuron && net->layers[layer].spikes;
 }
@@ -343,11 +375,13 @@ rv_form rv_net_layer_form(const rv_net *net, int layer) {
     return net->layers[layer].form;
 }
 
+/* Kinds without a product have no synapses. */
 int64_t rv_net_layer_targets(const rv_net *net, int layer) {
     const rv_layer *l = &net->layers[layer];
     return l->kind->targets ? l->kind->targets(net, l) : 0;
 }
 
+/* By the name files use. */
 const rv_tensor *rv_net_tensor_find(const rv_net *net, const char *name) {
     for (int k = 0; k < net->tensor_count; k++) {
         if (strcmp(net->tensors[k].name, name) == 0) return &net->tensors[k];

@@ -14,6 +14,7 @@ static rv_neuron_state state_of(const rv_state *state, const rv_layer *layer) {
     };
 }
 
+/* Planes a kind does not keep have no slot; ops take that as "not there". */
 static rv_values plane_of(const rv_pass *pass, const rv_layer *layer, int slot) {
     float *memory = rv_tape_slot(pass->tape, layer, slot);
     if (!memory) return (rv_values){0};
@@ -25,12 +26,15 @@ static uint32_t *frame_before(const rv_pass *pass, const rv_layer *layer) {
     return (uint32_t *)(void *)rv_tape_slot(pass->tape, layer, RV_SLOT_OUT);
 }
 
+/* Device memory on both sides. */
 static rv_status keep_plane(const rv_pass *pass, void *to, const void *from, size_t words) {
     const rv_device *device = pass->device;
     if (!to || !from) return RV_OK;
     return device->ops->copy(device->ctx, pass->queue, to, false, from, false, 4 * words);
 }
 
+/* F overwrites the state, and B of this chunk comes after F of later ones: what it needs of the
+ * time before the chunk is copied here. */
 static rv_status keep_before(const rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     rv_neuron_state state = state_of(pass->state, layer);
@@ -44,6 +48,7 @@ out:
     return status;
 }
 
+/* A learned scalar and a constant look alike to the ops: arrays of ld floats. */
 static void param_arrays(const rv_pass *pass, const rv_layer *layer,
                          const float *param[RV_P_COUNT]) {
     const float *all = pass->version->derived[layer->index].params;
@@ -51,6 +56,8 @@ static void param_arrays(const rv_pass *pass, const rv_layer *layer,
         param[p] = all + (size_t)p * (size_t)layer->ld;
 }
 
+/* x is h itself where the map wrote into it; the op reads a value before it overwrites it. In a
+ * fused op the current never exists. */
 static rv_status neuron_forward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     const rv_device *device = pass->device;
@@ -74,6 +81,7 @@ static rv_status neuron_forward(rv_pass *pass, const rv_layer *layer) {
     param_arrays(pass, layer, n.param);
     TRY(rv_pass_starts(pass, &n.starts));
     TRY(keep_before(pass, layer));
+    /* One of the two: a recurrent layer is never fused. */
     if (layer->recurrent) map = rv_neuron_map(pass->version, layer), n.recurrent = &map;
     if (source && layer->in_place && rv_pass_fused(pass, source)) {
         map = rv_linear_map(pass->version, source);
@@ -82,6 +90,8 @@ static rv_status neuron_forward(rv_pass *pass, const rv_layer *layer) {
     } else {
         TRY(device->ops->neuron_forward(device->ctx, pass->queue, &n, pass->arena));
     }
+    /* An integrator whose value is used by other layers: they read it after B has put the
+     * adjoint into h. */
     rv_values out = rv_pass_output(pass, layer)->values;
     if (out.data && out.data != n.h.data) rv_values_copy(out, n.h, false);
 out:
@@ -168,6 +178,8 @@ out:
     return status;
 }
 
+/* The recurrent weight sees the spikes of the step before and the adjoint of the current, which
+ * B left in h. */
 static rv_status neuron_weight(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     float *gradient = rv_pass_gradient(pass, layer, RECURRENT);
@@ -182,6 +194,7 @@ out:
     return status;
 }
 
+/* Recurrence is all to all; other neuron layers have no product. */
 static int64_t neuron_targets(const rv_net *net, const rv_layer *layer) {
     (void)net;
     return layer->recurrent ? (int64_t)layer->n * layer->n : 0;

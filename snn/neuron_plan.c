@@ -15,24 +15,28 @@ static double plain_slope(double x) {
     (void)x;
     return 1;
 }
+/* decay = 1 - 1/tau: one explicit Euler step of a leaky integrator. */
 static double euler_value(double tau) {
     return 1 - 1 / tau;
 }
 static double euler_slope(double tau) {
     return 1 / (tau * tau);
 }
+/* decay = exp(-1/tau): its exact solution over a step. */
 static double exp_value(double tau) {
     return exp(-1 / tau);
 }
 static double exp_slope(double tau) {
     return exp(-1 / tau) / (tau * tau);
 }
+/* decay = 1 - 2^-k: a shift and a subtraction in integer hardware. */
 static double shift_value(double k) {
     return 1 - exp2(-k);
 }
 static double shift_slope(double k) {
     return log(2) * exp2(-k);
 }
+/* decay = 1 - sigmoid(w), within (0, 1) for every w. */
 static double sigmoid_value(double w) {
     return 1 / (1 + exp(w));
 }
@@ -76,14 +80,17 @@ static bool row_has(const rv_row *row, const char *name) {
     return false;
 }
 
+/* A scalar serves every unit. */
 static double real_at(const rv_reals *reals, int u) {
     return reals->count > 1 ? reals->data[u] : reals->value;
 }
 
+/* Options a row does not list stay zeroed (count 0); those without a default are not a number. */
 static bool real_given(const rv_reals *reals) {
     return reals->count > 1 || (reals->count == 1 && !isnan(reals->value));
 }
 
+/* What the ops see at the start: neutral for parameters the kind does not have. */
 static double param_value(const neuron_plan *plan, int p, int u) {
     if (!plan->param[p].given) return params[p].absent;
     return plan->param[p].given_as->value(real_at(plan->param[p].given, u));
@@ -147,6 +154,8 @@ static rv_status learn_word(rv_net *net, rv_layer *layer, neuron_plan *plan, con
     return RV_OK;
 }
 
+/* `learn` is a list in one text, split here; options belong to the description and stay as they
+ * are. */
 static rv_status plan_learn(rv_net *net, rv_layer *layer, neuron_plan *plan) {
     const rv_neuron_options *options = layer->desc->options;
     rv_status status = RV_OK;
@@ -159,6 +168,7 @@ out:
     return status;
 }
 
+/* A description may leave out the surrogate, or name it without parameters. */
 rv_surrogate rv_surrogate_of(const rv_choice *choice) {
     rv_surrogate_options options = {{0}};
     const rv_row *row = choice->row ? choice->row : rv_table_row(rv_surrogate_table(), 0);
@@ -172,6 +182,7 @@ rv_surrogate rv_surrogate_of(const rv_choice *choice) {
     return surrogate;
 }
 
+/* Memory follows from what the kind has and what is learned: a plain lif keeps h and its bits. */
 static void neuron_slots(rv_layer *layer, const neuron_plan *plan) {
     int n = rv_shape_units(layer->shape);
     size_t ld = (size_t)rv_round_up(n, RV_LANES), words = (size_t)rv_words(n);
@@ -195,6 +206,8 @@ static void neuron_slots(rv_layer *layer, const neuron_plan *plan) {
     layer->tape[RV_SLOT_OUT].sample = layer->recurrent ? words : 0;
 }
 
+/* Neurons take currents, never spikes: a spike train has no scale of its own, and a forgotten
+ * map between two neuron layers is the usual cause. */
 rv_status rv_neuron_check(rv_net *net, rv_layer *layer) {
     const rv_neuron_options *options = layer->desc->options;
     rv_status status = RV_OK;
@@ -233,12 +246,14 @@ out:
 }
 
 /* ---- versions ---------------------------------------------------------------------------- */
+/* The inverse of the storage, for values given in another form. */
 static double stored_value(const neuron_plan *plan, int p, int u) {
     double value = param_value(plan, p, u);
     if (plan->param[p].stored_as == &storages[STORE_W]) return log((1 - value) / value);
     return plan->param[p].given ? real_at(plan->param[p].given, u) : value;
 }
 
+/* Neuron parameters start where the description puts them; only the recurrent weight is drawn. */
 void rv_neuron_initial(const rv_net *net, const rv_layer *layer, int k, float *file) {
     const rv_tensor *tensor = &net->tensors[layer->tensor[k]];
     if (k == RECURRENT) {
@@ -267,10 +282,12 @@ static void fill_params(const rv_version *version, const rv_layer *layer, float 
     }
 }
 
+/* Square, without bias: the map in front has one already. */
 rv_map rv_neuron_map(const rv_version *version, const rv_layer *layer) {
     return rv_layer_map(version, layer, layer->n, layer->n, RECURRENT, -1);
 }
 
+/* Constants are spread once, trained parameters after every update. */
 rv_status rv_neuron_derive(rv_version *version, const rv_layer *layer, int rows) {
     rv_status status = RV_OK;
     struct rv_derived *derived = &version->derived[layer->index];
@@ -291,6 +308,7 @@ out:
     return status;
 }
 
+/* By simulation of one unit without spikes: the closed form has no use for alpha = beta. */
 double rv_neuron_response(const rv_layer *neuron, int steps, double *threshold) {
     const neuron_plan *plan = neuron->plan;
     double beta = param_value(plan, RV_P_BETA, 0), alpha = param_value(plan, RV_P_ALPHA, 0);
@@ -304,6 +322,7 @@ double rv_neuron_response(const rv_layer *neuron, int steps, double *threshold) 
     return sum;
 }
 
+/* Called for versions that were never derived, too. */
 void rv_neuron_discard(rv_version *version, const rv_layer *layer) {
     rv_version_unpack(version, layer);
     rv_free(version->derived[layer->index].params);
@@ -321,6 +340,7 @@ void rv_neuron_gradients(const rv_pass *pass, const rv_layer *layer) {
         const float *stored = rv_version_tensor(pass->version, layer, p);
         float *gradient = rv_pass_gradient(pass, layer, p);
         const storage *as = plan->param[p].stored_as;
+        /* One value per unit: nothing to add up. */
         if (pass->net->tensors[layer->tensor[p]].dim[0] > 1) {
             for (int u = 0; u < layer->n; u++)
                 gradient[u] += (float)(as->slope(stored[u]) * sum[u]);
@@ -338,6 +358,7 @@ void rv_neuron_gradients(const rv_pass *pass, const rv_layer *layer) {
 }
 
 /* ---- description ------------------------------------------------------------------------- */
+/* Only what changes what a spike does; constants are in the configuration. */
 static void describe(const rv_layer *layer, char *buffer, size_t size) {
     static const char *const resets[] = {"subtract", "zero", "value", "no reset"};
     const rv_neuron_options *options = layer->desc->options;

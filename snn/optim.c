@@ -120,6 +120,7 @@ static int slot_count(const rv_optimizer *o) {
     return slots;
 }
 
+/* The first pattern that matches wins; which ones matched is noted for the check. */
 static const rv_group_desc *group_of(const rv_train_desc *desc, const rv_tensor *tensor,
                                      bool *used) {
     for (int g = 0; g < desc->group_count; g++) {
@@ -130,6 +131,7 @@ static const rv_group_desc *group_of(const rv_train_desc *desc, const rv_tensor 
     return NULL;
 }
 
+/* A limited tensor is updated without its padding, which the limit would lift above 0. */
 static run run_of(const rv_optimizer *o, const rv_tensor *tensor, const rv_group_desc *group) {
     run r = {tensor->offset, tensor->count, o->options->lr, o->options->weight_decay,
              tensor->limit};
@@ -139,11 +141,13 @@ static run run_of(const rv_optimizer *o, const rv_tensor *tensor, const rv_group
     return r;
 }
 
+/* Limits are applied to whole calls, so limited tensors stand alone. */
 static bool run_extends(const run *a, const run *b) {
     return a->limit == RV_LIMIT_NONE && b->limit == RV_LIMIT_NONE && a->lr == b->lr &&
            a->weight_decay == b->weight_decay && a->offset + a->count == b->offset;
 }
 
+/* A pattern that matches nothing is a typing error that would silently train with other rates. */
 static rv_status make_runs(rv_optimizer *o, const rv_train_desc *desc) {
     rv_status status = RV_OK;
     bool *used = NULL;
@@ -169,6 +173,7 @@ out:
     return status;
 }
 
+/* The horizon is checked here, before the first step could fail. */
 rv_status rv_optimizer_create(const rv_net *net, const rv_train_desc *desc, int64_t total_steps,
                               rv_optimizer **out) {
     rv_status status = RV_OK;
@@ -211,6 +216,8 @@ static double *cycled_momentum(const rv_optimizer *o, rv_optim_update *u) {
     return o->options->momentum > 0 ? &u->momentum : NULL;
 }
 
+/* The step counts after all runs: within one update every tensor sees the same one (bias
+ * correction, rate). */
 rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue *queue,
                               float *block, const float *gradient, double scale) {
     rv_status status = RV_OK;
@@ -248,6 +255,7 @@ out:
     return status;
 }
 
+/* Of the recipe's lr; groups scale alike. */
 double rv_optimizer_rate(const rv_optimizer *o) {
     double rate = NAN;
     if (rv_schedule_rate(o->schedule, o->options->lr, o->step, o->total, &rate, NULL) != RV_OK)
@@ -279,6 +287,7 @@ int64_t rv_optimizer_step(const rv_optimizer *o) {
     return o->step;
 }
 
+/* A resumed run goes on at its update: rates and bias corrections follow from the number. */
 void rv_optimizer_step_set(rv_optimizer *o, int64_t step) {
     o->step = step;
 }

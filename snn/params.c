@@ -20,6 +20,7 @@ void rv_layer_tensor(rv_net *net, rv_layer *layer, int k, const rv_tensor_desc *
     if (tensor->trained) layer->trained = true;
 }
 
+/* Of the file: padding does not count. */
 size_t rv_tensor_elements(const rv_tensor *tensor) {
     size_t elements = 1;
     for (int k = 0; k < tensor->rank; k++)
@@ -27,6 +28,8 @@ size_t rv_tensor_elements(const rv_tensor *tensor) {
     return elements;
 }
 
+/* Rows of a linear map round up to a vector, so a kernel never needs a remainder loop; the
+ * padding is zero and stays zero, since nothing with an effect ever meets it. */
 static rv_status tensor_place(rv_tensor *tensor, size_t *end) {
     rv_status status = RV_OK;
     size_t count = 1;
@@ -46,10 +49,14 @@ out:
     return status;
 }
 
+/* The optimiser, norms and all-reduce run over one stretch [0, n_trained); so frozen tensors
+ * come after it, and buffers, which no gradient ever reaches, last. */
 static int tensor_class(const rv_tensor *tensor) { /* 0 trained, 1 frozen, 2 buffer */
     return tensor->trained ? 0 : tensor->buffer ? 2 : 1;
 }
 
+/* Layers have named their tensors in network order; a stable pass per class keeps that order
+ * within each. Indices held by layers are mapped to the new places. */
 rv_status rv_net_lay_out(rv_net *net) {
     rv_status status = RV_OK;
     rv_tensor *ordered = NULL;
@@ -94,6 +101,7 @@ void rv_tensor_export(const rv_tensor *tensor, const float *block, float *file) 
             file[o * columns + i] = from[i * ld + o];
 }
 
+/* Padding is cleared first: a block may hold anything before its first import. */
 void rv_tensor_import(const rv_tensor *tensor, const float *file, float *block) {
     float *to = block + tensor->offset;
     memset(to, 0, sizeof(float) * tensor->count);
@@ -108,6 +116,8 @@ void rv_tensor_import(const rv_tensor *tensor, const float *file, float *block) 
 }
 
 /* ---- versions ---------------------------------------------------------------------------- */
+/* The block comes zeroed; derived forms are made by rv_version_derive, not before there are
+ * weights. */
 rv_status rv_version_create(const rv_net *net, const rv_device *device, rv_version **out) {
     rv_status status = RV_OK;
     rv_version *version = NULL;
@@ -126,6 +136,7 @@ out:
     return status;
 }
 
+/* Takes a version that was only half made. */
 void rv_version_destroy(rv_version *version) {
     if (!version) return;
     for (int l = 0; version->derived && l < version->net->layer_count; l++) {
@@ -141,6 +152,7 @@ float *rv_version_block(rv_version *version) {
     return version->block;
 }
 
+/* Once per update: everything a product or a neuron reads besides the block itself. */
 rv_status rv_version_derive(rv_version *version, int rows) {
     rv_status status = RV_OK;
     version->rows = rows;
@@ -152,11 +164,13 @@ out:
     return status;
 }
 
+/* Layers without that tensor (no bias, nothing learned) get NULL, as the ops expect it. */
 const float *rv_version_tensor(const rv_version *version, const rv_layer *layer, int k) {
     int tensor = layer->tensor[k];
     return tensor < 0 ? NULL : version->block + version->net->tensors[tensor].offset;
 }
 
+/* Frozen tensors have no gradient: kernels take NULL for "not wanted". */
 float *rv_pass_gradient(const rv_pass *pass, const rv_layer *layer, int k) {
     if (layer->tensor[k] < 0) return NULL;
     const rv_tensor *tensor = &pass->net->tensors[layer->tensor[k]];
@@ -171,6 +185,7 @@ rv_status rv_version_pack(rv_version *version, const rv_layer *layer, const rv_m
     return version->device->ops->map_pack(version->device->ctx, NULL, map, rows, &derived->packed);
 }
 
+/* Also called when a form changes; then the next pack makes a new one. */
 void rv_version_unpack(rv_version *version, const rv_layer *layer) {
     struct rv_derived *derived = &version->derived[layer->index];
     if (derived->packed) version->device->ops->map_unpack(version->device->ctx, derived->packed);

@@ -20,30 +20,35 @@ typedef struct schedule_row {
 } schedule_row;
 
 /* ---- rows -------------------------------------------------------------------------------- */
+/* Also the row of plateau, whose falls are remembered by the optimiser. */
 static double constant_rate(const schedule_options *o, double lr, double step, double total,
                             double *momentum) {
     (void)o, (void)step, (void)total, (void)momentum;
     return lr;
 }
 
+/* min + (lr - min) (1 + cos(pi step/total))/2; beyond total it rises again, as PyTorch's does. */
 static double cosine_rate(const schedule_options *o, double lr, double step, double total,
                           double *momentum) {
     (void)momentum;
     return o->min + (lr - o->min) * (1 + cos(pi * step / total)) / 2;
 }
 
+/* lr factor^floor(step/every), whatever the horizon. */
 static double step_rate(const schedule_options *o, double lr, double step, double total,
                         double *momentum) {
     (void)total, (void)momentum;
     return lr * pow(o->factor, floor(step / o->every));
 }
 
+/* A straight line from start to end, in shares of lr; then it stays. */
 static double linear_rate(const schedule_options *o, double lr, double step, double total,
                           double *momentum) {
     (void)momentum;
     return lr * (o->start + (o->end - o->start) * fmin(step / total, 1));
 }
 
+/* Between two turning points; share runs from 0 to 1. */
 static double anneal(const schedule_options *o, double from, double to, double share) {
     if (o->anneal) return from + (to - from) * share; /* linear */
     return to + (from - to) / 2 * (1 + cos(pi * share));
@@ -143,10 +148,12 @@ const rv_table *rv_schedule_table(void) {
     return &table;
 }
 
+/* A recipe without lr_schedule keeps its rate. */
 static const schedule_row *row_of(const rv_choice *schedule) {
     return schedule->row ? (const schedule_row *)(const void *)schedule->row : &rows[0];
 }
 
+/* Options may be missing where a row was named without any. */
 static schedule_options options_of(const rv_choice *schedule) {
     schedule_options options = {0};
     if (schedule->row && schedule->options) return *(const schedule_options *)schedule->options;
@@ -154,6 +161,8 @@ static schedule_options options_of(const rv_choice *schedule) {
     return options;
 }
 
+/* A function of the update's number alone: resuming needs no state, and every stage of a
+ * pipeline finds the same rate. */
 rv_status rv_schedule_rate(const rv_choice *schedule, double lr, int64_t step, int64_t total,
                            double *rate, double *momentum) {
     const schedule_options o = options_of(schedule);
@@ -179,6 +188,7 @@ void rv_plateau_epoch(const rv_choice *schedule, rv_plateau *plateau, double los
     }
 }
 
+/* Applied after the schedule proper, so that a warm-up is scaled as well. */
 double rv_plateau_rate(const rv_choice *schedule, const rv_plateau *plateau, double rate) {
     if (!row_of(schedule)->listens) return rate;
     return fmax(rate * plateau->scale, options_of(schedule).min);

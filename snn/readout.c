@@ -1,16 +1,19 @@
 /* Readouts: how the course of an output over time becomes one number per output. */
 #include "snn/loss.h"
 
+/* Counts, rates and means: the order of addition is that of time. */
 static void step_sum(rv_course *c, double y, int t, int length) {
     (void)t, (void)length;
     c->sum += y;
 }
 
+/* Later spikes do not move the first. */
 static void step_first(rv_course *c, double y, int t, int length) {
     (void)length;
     if (c->when < 0 && y > 0) c->when = t;
 }
 
+/* The first of equal maxima, as PyTorch's max gives it. */
 static void step_most(rv_course *c, double y, int t, int length) {
     (void)length;
     if (c->when >= 0 && y <= c->sum) return;
@@ -18,17 +21,20 @@ static void step_most(rv_course *c, double y, int t, int length) {
     c->when = t;
 }
 
+/* The last step of the sample, not of the chunk or the batch. */
 static void step_last(rv_course *c, double y, int t, int length) {
     if (t != length - 1) return;
     c->sum = y;
     c->when = t;
 }
 
+/* What step left there: a count, a maximum, a last value. */
 static double result_sum(const rv_course *c, int length) {
     (void)length;
     return c->sum;
 }
 
+/* Over the steps that count for the sample. */
 static double result_mean(const rv_course *c, int length) {
     return c->sum / length;
 }
@@ -38,11 +44,13 @@ static double result_first(const rv_course *c, int length) {
     return -(double)(c->when < 0 ? length - 1 : c->when);
 }
 
+/* The result is the value itself at the step that made it, or a sum. */
 static double slope_one(const rv_course *c, int length) {
     (void)c, (void)length;
     return 1;
 }
 
+/* Every step has the same share. */
 static double slope_mean(const rv_course *c, int length) {
     (void)c;
     return 1.0 / length;
@@ -66,6 +74,7 @@ static const rv_readout_row rows[] = {
                             slope_mean},
 };
 
+/* The enum is part of the interface: a value from outside may be anything. */
 const rv_readout_row *rv_readout_find(rv_readout readout) {
     size_t count = sizeof rows / sizeof *rows;
     return (size_t)readout < count ? &rows[readout] : NULL;

@@ -18,6 +18,7 @@ typedef struct regularizer_row {
     double (*penalty)(const rate_options *o, double rate, double *slope);
 } regularizer_row;
 
+/* Nothing within [lower, upper]; outside the square of the distance. */
 static double rate_penalty(const rate_options *o, double rate, double *slope) {
     double over = fmax(rate - o->upper, 0), under = fmax(o->lower - rate, 0);
     *slope = o->strength * 2 * (over - under);
@@ -45,6 +46,8 @@ const rv_table *rv_regularizer_table(void) {
     return &table;
 }
 
+/* Counts in the state (the slope in its adjoint twin), the finished slope and penalty on the
+ * tape of the last chunk. */
 rv_status rv_regularizer_slots(rv_layer *layer) {
     const rv_layer_desc *desc = layer->desc;
     if (!desc->regularizer.row) return RV_OK;
@@ -58,12 +61,14 @@ rv_status rv_regularizer_slots(rv_layer *layer) {
 }
 
 /* ---- F ----------------------------------------------------------------------------------- */
+/* Rates ignore steps beyond a sample's length. */
 static int steps_of(const rv_pass *pass, int b) {
     int T = pass->net->desc->steps;
     int length = pass->batch->length ? pass->batch->length[pass->row + b] : T;
     return length < T ? length : T;
 }
 
+/* Set bits only: rates are low where a regulariser is of use. */
 static void count(const rv_pass *pass, const rv_layer *layer, uint32_t *counts) {
     rv_spikes s = pass->tape->signal[layer->index + 1].spikes;
     for (int b = 0; b < pass->B; b++) {
@@ -101,6 +106,7 @@ void rv_regularizer_forward(const rv_pass *pass, const rv_layer *layer) {
     memcpy(tape + layer->ld, &sum, sizeof sum);
 }
 
+/* The double lies behind the slopes, moved by memcpy: slots are words. */
 double rv_tape_penalty(const rv_tape *tape, int first, int last) {
     double total = 0, part;
     for (int l = first; l < last; l++) {

@@ -20,6 +20,8 @@ struct rv_serial {
     const rv_observer *observer;
 };
 
+/* All memory of a run: versions, one state and its twin, a tape a chunk, optimiser slots. Only
+ * the arena grows during the first items. */
 rv_status rv_serial_create(const rv_serial_desc *desc, rv_serial **out) {
     rv_status status = RV_OK;
     rv_serial *s = NULL;
@@ -56,6 +58,7 @@ out:
     return status;
 }
 
+/* In reverse order; takes a trainer that was only half made. */
 void rv_serial_destroy(rv_serial *s) {
     if (!s) return;
     rv_arena_finish(&s->arena);
@@ -85,6 +88,7 @@ rv_optimizer *rv_serial_optimizer(rv_serial *s) {
 }
 
 /* ---- items ------------------------------------------------------------------------------- */
+/* An item over all layers; a pipeline fills the same struct for a range. */
 static rv_pass pass_of(rv_serial *s, const rv_batch *batch, int row, int B, int chunk,
                        bool training) {
     int T = s->net->desc->steps;
@@ -108,6 +112,7 @@ static rv_pass pass_of(rv_serial *s, const rv_batch *batch, int row, int B, int 
                      .training = training};
 }
 
+/* Per layer over the micro-batch, for rates and synaptic operations. */
 static rv_status count_layers(const rv_pass *pass, int64_t *spikes) {
     rv_status status = RV_OK;
     int64_t *samples = NULL;
@@ -166,10 +171,12 @@ out:
     return status;
 }
 
+/* Kept per micro-batch until U, which applies them in order. */
 static float *batch_statistics(const rv_serial *s, int m) {
     return s->statistics + (size_t)m * (size_t)s->net->desc->steps * rv_net_statistics(s->net);
 }
 
+/* After the update, so that the weights of a step and its statistics change together. */
 static void apply_statistics(rv_serial *s, const rv_batch *batch) {
     int M = s->desc.train->micro_batches;
     for (int m = 0; m < M; m++) {
@@ -180,12 +187,15 @@ static void apply_statistics(rv_serial *s, const rv_batch *batch) {
     }
 }
 
+/* Buffers were made for so many samples: more would write beyond them. */
 static rv_status check_batch(const rv_serial *s, const rv_batch *batch) {
     if (batch->B >= 1 && batch->B <= s->B) return RV_OK;
     return rv_fail(RV_INTERNAL, "a batch of %d samples, the trainer was made for 1 to %d", batch->B,
                    s->B);
 }
 
+/* Micro-batches ascending onto one gradient; each sample weighs 1/B of the batch at hand, so
+ * unequal and ragged parts add up to its mean. */
 static rv_status gradient(rv_serial *s, const rv_batch *batch, rv_step_result *out) {
     rv_status status = RV_OK;
     int M = s->desc.train->micro_batches;
@@ -222,6 +232,7 @@ out:
     return status;
 }
 
+/* The rate is read before the update, which counts the step. */
 rv_status rv_serial_step(rv_serial *s, const rv_batch *batch, rv_step_result *out) {
     rv_status status = RV_OK;
     double scale, rate = rv_optimizer_rate(s->optimizer);
@@ -236,6 +247,7 @@ out:
     return status;
 }
 
+/* In parts of the size of a micro-batch, which is what the buffers hold. */
 rv_status rv_serial_eval(rv_serial *s, const rv_batch *batch, rv_step_result *out, int64_t *spikes,
                          int32_t *predictions) {
     rv_status status = RV_OK;
@@ -249,6 +261,7 @@ out:
     return status;
 }
 
+/* The pointer stays valid; the values until the next call. */
 rv_status rv_serial_gradient(rv_serial *s, const rv_batch *batch, rv_step_result *out,
                              const float **gradient_out) {
     *gradient_out = s->gradient;

@@ -3,6 +3,7 @@
 
 #include "snn/layer.h"
 
+/* Slots begin on a vector, so views into them are aligned for every kernel. */
 static size_t slot_words(const rv_slot *slot, int T, int B) {
     size_t words =
         (slot->step * (size_t)B + slot->time) * (size_t)T + slot->sample * (size_t)B + slot->fixed;
@@ -21,6 +22,7 @@ static size_t place_slots(const rv_slot slots[RV_LAYER_SLOTS], int T, int B, siz
 }
 
 /* ---- state ------------------------------------------------------------------------------- */
+/* Made for B samples; a smaller micro-batch uses the front of every slot. */
 rv_status rv_state_create(const rv_net *net, const rv_device *device, int B, rv_state **out) {
     rv_status status = RV_OK;
     rv_state *state = NULL;
@@ -47,10 +49,12 @@ void rv_state_destroy(rv_state *state) {
     rv_free(state);
 }
 
+/* Zero is rest for every kind: membranes start at 0 and no spike came before. */
 rv_status rv_state_clear(rv_state *state, rv_queue *queue) {
     return state->device->ops->zero(state->device->ctx, queue, state->block, 4 * state->size);
 }
 
+/* The adjoint twin has the same offsets: one function serves both. */
 float *rv_state_slot(const rv_state *state, const rv_layer *layer, int k) {
     size_t offset = state->offset[layer->index * RV_LAYER_SLOTS + k];
     return offset == SIZE_MAX ? NULL : state->block + offset;
@@ -66,6 +70,8 @@ static void input_slots(const rv_net *net, rv_slot slots[RV_LAYER_SLOTS]) {
         net->desc->input_spikes ? (size_t)rv_words(n) : (size_t)rv_round_up(n, RV_LANES);
 }
 
+/* The same walk gives offsets and, without them, the size: a plan can ask for bytes before
+ * anything is made. */
 static size_t place_tape(const rv_net *net, int T, int B, size_t *offset) {
     rv_slot slots[RV_LAYER_SLOTS];
     size_t at = 0;
@@ -75,10 +81,13 @@ static size_t place_tape(const rv_net *net, int T, int B, size_t *offset) {
     return place_slots(slots, T, B, at, offset);
 }
 
+/* What a planner counts per micro-batch and chunk in flight. */
 size_t rv_tape_bytes(const rv_net *net, int T, int B) {
     return 4 * place_tape(net, T, B, NULL);
 }
 
+/* All memory of a chunk in one block: F to W touch it in order, and freeing is one call. The
+ * views (signal, adjoint) are set anew by every item, for the steps and samples it really has. */
 rv_status rv_tape_create(const rv_net *net, const rv_device *device, int T, int B, rv_tape **out) {
     rv_status status = RV_OK;
     rv_tape *tape = NULL;
@@ -99,6 +108,7 @@ out:
     return status;
 }
 
+/* Signals are borrowed; only the block and the arrays are the tape's. */
 void rv_tape_destroy(rv_tape *tape) {
     if (!tape) return;
     tape->device->ops->free(tape->device->ctx, tape->block);
@@ -109,6 +119,7 @@ void rv_tape_destroy(rv_tape *tape) {
     rv_free(tape);
 }
 
+/* Entries are the layers, then the input. */
 static float *tape_at(const rv_tape *tape, int entry, int k) {
     size_t offset = tape->offset[entry * RV_LAYER_SLOTS + k];
     return offset == SIZE_MAX ? NULL : tape->block + offset;
@@ -118,6 +129,7 @@ float *rv_tape_slot(const rv_tape *tape, const rv_layer *layer, int k) {
     return tape_at(tape, layer->index, k);
 }
 
+/* A held input needs no copy: the batch outlives the item. What an encoder draws does not. */
 rv_signal rv_tape_input(const rv_tape *tape, int T, int B) {
     const rv_net_desc *desc = tape->net->desc;
     int n = rv_shape_units(desc->input);
@@ -130,6 +142,7 @@ rv_signal rv_tape_input(const rv_tape *tape, int T, int B) {
     return signal;
 }
 
+/* A receiver sets the signal of the layer before its range to the slot of the link. */
 rv_signal *rv_tape_signal(rv_tape *tape, int layer) {
     return &tape->signal[layer + 1];
 }
