@@ -2,29 +2,37 @@
 #include "tests/golden.h"
 #include <stdio.h>
 
-/* The file's functions as rows of our encoders; options by the attribute they take. */
+/* The file's functions as rows of our encoders; `of`: which of a function's forms. */
 static const struct row {
-    const char *function, *row;
-    const char *option[6][2];
+    const char *function, *of, *row;
+    golden_option options[6];
 } encoders[] = {
     {"spikegen.latency",
+     "",
      "latency",
-     {{"tau", "tau"},
-      {"threshold", "threshold"},
-      {"linear", "linear"},
-      {"normalize", "normalize"},
-      {"clip", "clip"}}},
+     {{"tau", "tau", 0},
+      {"threshold", "threshold", 0},
+      {"linear", "linear", 0},
+      {"normalize", "normalize", 0},
+      {"clip", "clip", 0}}},
+    {"LatencyEncoder",
+     "linear",
+     "latency",
+     {{"linear", NULL, 1}, {"normalize", NULL, 1}, {"threshold", NULL, 0}}},
+    {"LatencyEncoder", "log", "latency", {{"log", NULL, 1}}},
     {"spikegen.delta",
+     "",
      "delta",
-     {{"threshold", "threshold"}, {"off_spike", "off_spike"}, {"padding", "padding"}}},
-    {"WeightedPhaseEncoder", "phase", {{"bits", "K"}}},
+     {{"threshold", "threshold", 0}, {"off_spike", "off_spike", 0}, {"padding", "padding", 0}}},
+    {"WeightedPhaseEncoder", "", "phase", {{"bits", "K", 0}}},
     {"PopSpikeEncoderDeterministic",
+     "",
      "population",
-     {{"neurons", "pop_dim"},
-      {"low", "mean_low"},
-      {"high", "mean_high"},
-      {"std", "std"},
-      {"threshold", "threshold"}}},
+     {{"neurons", "pop_dim", 0},
+      {"low", "mean_low", 0},
+      {"high", "mean_high", 0},
+      {"std", "std", 0},
+      {"threshold", "threshold", 0}}},
 };
 
 /* Spikes, or signed spikes as values. */
@@ -39,16 +47,16 @@ golden_verdict golden_encoder(golden_case *c) {
     const struct row *row = NULL;
     rv_choice encoder;
     for (size_t k = 0; k < sizeof encoders / sizeof *encoders; k++)
-        if (strcmp(golden_word(c, "function"), encoders[k].function) == 0) row = &encoders[k];
+        if (strcmp(golden_word(c, "function"), encoders[k].function) == 0 &&
+            strcmp(golden_word(c, "enc_function"), encoders[k].of) == 0)
+            row = &encoders[k];
     if (!row) {
         snprintf(c->text, sizeof c->text, "no encoder for %s", golden_word(c, "function"));
         return GOLDEN_UNKNOWN;
     }
-    if (!golden_choose(c, rv_encoder_table(), row->row, &encoder)) return GOLDEN_UNKNOWN;
-    for (int k = 0; k < 6 && row->option[k][0]; k++)
-        if (golden_has(c, row->option[k][1]) &&
-            !golden_set(c, &encoder, row->option[k][0], golden_number(c, row->option[k][1], 0)))
-            return GOLDEN_UNKNOWN;
+    if (!golden_choose(c, rv_encoder_table(), row->row, &encoder) ||
+        !golden_set_all(c, &encoder, row->options))
+        return GOLDEN_UNKNOWN;
     const golden_array *x = golden_get(c, "x"), *want = golden_get(c, "spikes");
     if (c->failed || want->rank != 3 || x->rank < 2)
         return golden_fail(c, "x or spikes: not [B][n] or [T][B][n]"), GOLDEN_DIFFER;

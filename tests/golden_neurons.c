@@ -29,6 +29,7 @@ typedef struct setup {
     bool before;      /* the file's membrane is h, not v */
     bool fresh;       /* the library ignores v0 */
     double i0_scale;  /* our i[-1] = i0_scale * i0 */
+    bool no_autapses; /* the diagonal of w_rec has no gradient */
     bool delayed;     /* v[-1] = reset(v0) where v0 > threshold, by the reset of the layer */
     double tau_slope; /* d beta / d tau_mem, d beta / d w: 0 where not learned */
 } setup;
@@ -121,6 +122,7 @@ static bool norse(golden_case *c, setup *s) {
         s->param[RV_P_ALPHA] = (float)alpha;
         s->i0_scale = 1 / alpha;
     }
+    s->no_autapses = true;
     return true;
 }
 
@@ -360,6 +362,8 @@ static bool check_maps(golden_case *c, const layer *l, const char *form, rv_valu
                    (size_t)(l->T - 1) * l->s.stride_t * sizeof(uint32_t));
         if (!golden_ok(c, ops->map_weight(ctx, NULL, &l->recurrent, &last, gx, gw, gb, c->arena)))
             return false;
+        for (int u = 0; l->set.no_autapses && u < l->n; u++)
+            gw[u * l->ld + u] = 0;
         const golden_array *want = wanted(c, "g_w_rec", form, what, sizeof what);
         if (want) golden_close_weight(c, what, want, gw, l->ld, GOLDEN_GRADIENT);
         check_rows(c, "g_b_rec", form, gb, l->ld);
@@ -435,6 +439,9 @@ golden_verdict golden_neuron(golden_case *c) {
             found = true;
         }
     if (!found) return GOLDEN_UNKNOWN;
+    if (l.set.param[RV_P_BETA] == 1 && !golden_has(c, "i0") && golden_has(c, "spikes") &&
+        !kind_of(c, "if", &l.set.neuron))
+        return GOLDEN_UNKNOWN;
     if (golden_has(c, "surrogate") &&
         !golden_surrogate_of(c, golden_word(c, "surrogate"), "surrogate_",
                              (double)l.set.param[RV_P_THETA], &l.set.neuron.surrogate))

@@ -45,20 +45,27 @@ static golden_verdict steps(golden_case *c) {
     return golden_done(c);
 }
 
-/* PyTorch's schedules as rows of ours; `horizon`: the attribute that is our total. */
+/* PyTorch's schedules as rows of ours; our horizon is the attribute `horizon` and, where another
+ * schedule runs before, its `milestone`. */
 static const struct schedule {
     const char *name, *row, *horizon;
-    const char *option[4][2]; /* ours, the attribute */
+    golden_option options[6];
 } schedules[] = {
-    {"CosineAnnealingLR", "cosine", "T_max", {{"min_lr", "eta_min"}}},
-    {"StepLR", "step", "steps", {{"every", "step_size"}, {"factor", "gamma"}}},
-    {"LinearLR", "linear", "total_iters", {{"start", "start_factor"}, {"end", "end_factor"}}},
+    {"CosineAnnealingLR", "cosine", "T_max", {{"min", "eta_min", 0}}},
+    {"StepLR", "step", "steps", {{"every", "step_size", 0}, {"factor", "gamma", 0}}},
+    {"LinearLR", "linear", "total_iters", {{"start", "start_factor", 0}, {"end", "end_factor", 0}}},
     {"OneCycleLR",
      "one_cycle",
      "total_steps",
-     {{"rise", "pct_start"},
-      {"div_factor", "div_factor"},
-      {"final_div_factor", "final_div_factor"}}},
+     {{"rise", "pct_start", 0},
+      {"div_factor", "div_factor", 0},
+      {"final_div_factor", "final_div_factor", 0},
+      {"base_momentum", "base_momentum", 0},
+      {"max_momentum", "max_momentum", 0}}},
+    {"SequentialLR",
+     "cosine",
+     "T_max",
+     {{"warmup", "total_iters", 0}, {"warmup_start", "start_factor", 0}}},
 };
 
 static golden_verdict rates(golden_case *c) {
@@ -71,12 +78,12 @@ static golden_verdict rates(golden_case *c) {
         return GOLDEN_UNKNOWN;
     }
     if (!golden_choose(c, rv_schedule_table(), row->row, &choice)) return GOLDEN_UNKNOWN;
-    for (int k = 0; k < 4 && row->option[k][0]; k++)
-        if (golden_has(c, row->option[k][1]) &&
-            !golden_set(c, &choice, row->option[k][0], golden_number(c, row->option[k][1], 0)))
-            return GOLDEN_UNKNOWN;
+    if (!golden_set_all(c, &choice, row->options)) return GOLDEN_UNKNOWN;
+    if (golden_has(c, "anneal") && !golden_word_set(c, &choice, "anneal", golden_word(c, "anneal")))
+        return GOLDEN_UNKNOWN;
     const golden_array *want = golden_get(c, "lr");
-    int64_t total = (int64_t)golden_number(c, row->horizon, (double)want->n);
+    int64_t total = (int64_t)(golden_number(c, row->horizon, (double)want->n) +
+                              golden_number(c, "milestone", 0));
     double lr = golden_number(c, "base_lr", 0);
     float *rate = golden_memory(c, want->n + 1, sizeof *rate);
     float *momentum = golden_memory(c, want->n + 1, sizeof *momentum);

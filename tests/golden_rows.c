@@ -1,8 +1,7 @@
-/* Options of our tables' rows by name; optim.h5 and encoders.h5, which need little more. */
+/* Options of our tables' rows, set by name. */
 #include "tests/golden.h"
 #include <stdio.h>
 
-/* ---- rows ---------------------------------------------------------------------------------- */
 bool golden_choose(golden_case *c, const rv_table *table, const char *name, rv_choice *out) {
     out->row = rv_table_find(table, name);
     if (!out->row) {
@@ -66,5 +65,15 @@ bool golden_row_set(golden_case *c, const rv_choice *choice, const char *option,
     const rv_spec *spec = spec_of(c, choice, option);
     if (!spec) return false;
     *(rv_choice *)(void *)((char *)choice->options + spec->offset) = row;
+    return true;
+}
+
+bool golden_set_all(golden_case *c, const rv_choice *choice, const golden_option *options) {
+    for (; options->option; options++) {
+        const char *attribute = options->attribute;
+        if (attribute && !golden_has(c, attribute)) continue;
+        double value = attribute ? golden_number(c, attribute, 0) : options->constant;
+        if (!golden_set(c, choice, options->option, value)) return false;
+    }
     return true;
 }
