@@ -22,7 +22,7 @@
         if ((call) != RV_OK) fail_msg("%s: %s", #call, rv_error_get()->message);                   \
     } while (0)
 
-enum { SMALL_LAYERS = 8, SMALL_PIECES = 64 };
+enum { SMALL_LAYERS = 20, SMALL_PIECES = 96 };
 
 typedef struct small {
     rv_layer_desc layers[SMALL_LAYERS];
