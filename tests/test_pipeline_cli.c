@@ -151,8 +151,8 @@ static void config_wrong_values_are_refused(void **state) {
     ERROR(78, "", "train", "recipe.yaml", "--set", "network.hidden.kind=linaer");
     ERROR(78, "", "train", "recipe.yaml", "--set", "input=[35]");          /* the data have 36 */
     ERROR(78, "", "train", "recipe.yaml", "--set", "network.out.units=3"); /* 4 classes */
-    ERROR(78, "batch of 97 is larger than the train share of 96", "train", "recipe.yaml",
-          "--set", "train.batch=97");
+    ERROR(78, "batch of 97 is larger than the train share of 96", "train", "recipe.yaml", "--set",
+          "train.batch=97");
     assert_true(access(in_folder("runs"), F_OK) != 0); /* nothing was begun */
 }
 
