@@ -27,14 +27,18 @@ static void give(void *given, const void *ours, size_t size) {
     memcpy(given, &theirs, sizeof theirs);
 }
 
+/* A pointer that must be given; the message names the argument as the header does. */
 static rv_status need(const void *pointer, const char *what) {
     return pointer ? RV_OK : rv_fail(RV_USAGE, "%s: NULL", what);
 }
 
+/* rv_error keeps texts in fixed arrays, where empty means none; callers get NULL for that. */
 static const char *text_or_null(const char *text) {
     return text[0] ? text : NULL;
 }
 
+/* ---- errors ------------------------------------------------------------------------------ */
+/* A caller without struct_size gets nothing: there is no telling how much room it has. */
 void rv_last_error(rv_error_info *out) {
     const rv_error *error = rv_error_get();
     const rv_error_info info = {
@@ -54,21 +58,23 @@ const char *rv_code_text(rv_code code) {
     return rv_status_text((rv_status)code);
 }
 
+/* ---- work -------------------------------------------------------------------------------- */
 rv_code rv_train(const rv_train_options *options, rv_trainer **trainer, rv_train_result *result) {
     rv_status status = RV_OK;
     rv_train_options ours;
     rv_train_result full = {0};
-    bool started = false;
+    bool started = false; /* result is known to be writable */
     unsigned mode = rv_flush_set();
     TRY(need(trainer, "trainer"));
     *trainer = NULL;
     TRY(take(&full, sizeof full, result, "result"));
     TRY(take(&ours, sizeof ours, options, "options"));
     TRY(need(ours.config, "options.config"));
-    memset(&full, 0, sizeof full);
+    memset(&full, 0, sizeof full); /* what the caller left in it is no result */
     started = true;
     TRY(rv_train_run(&ours, trainer, &full));
 out:
+    /* Also on failure: a stopped training has a folder and figures the caller wants. */
     if (started) give(result, &full, sizeof full);
     rv_flush_restore(mode);
     return status;
@@ -92,6 +98,7 @@ out:
     return status;
 }
 
+/* ---- looking at things: no arithmetic, so denormals do not matter ------------------------ */
 rv_code rv_list(const char *kind, char **json) {
     rv_status status = RV_OK;
     TRY(need(json, "json"));
@@ -112,6 +119,7 @@ out:
     return status;
 }
 
+/* A recipe's check makes the network and its loss, which computes: flushed like training. */
 rv_code rv_check(const char *path, const char *const *sets, int set_count, char **json) {
     rv_status status = RV_OK;
     unsigned mode = rv_flush_set();

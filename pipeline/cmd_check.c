@@ -1,4 +1,4 @@
-/* ranvier check FILE|RUN|CONFIG */
+/* ranvier check FILE|RUN|CONFIG: silent damage becomes an exit code. */
 #include "pipeline/cmd.h"
 
 rv_code rv_cmd_check(const rv_arguments *arguments) {

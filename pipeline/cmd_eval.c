@@ -1,4 +1,4 @@
-/* ranvier eval MODEL|DIR */
+/* ranvier eval MODEL|DIR: as JSON with keys that scripts rely on, or as tables for people. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +9,7 @@ enum { CONFUSION_SHOWN = 16, CELL = 24 }; /* larger confusions are only in the J
 
 /* ---- JSON ------------------------------------------------------------------------------- */
 
+/* Rows are labels, columns predictions. */
 static json_t *confusion_json(const rv_eval_result *result) {
     json_t *rows = json_array();
     for (int label = 0; label < result->classes; label++) {
@@ -22,6 +23,8 @@ static json_t *confusion_json(const rv_eval_result *result) {
     return rows;
 }
 
+/* Objects are keyed by spiking layer in network order. Input figures only where the encoder gives
+ * spikes: zero would read as "none were given". */
 static rv_status print_json(const rv_eval_result *result) {
     rv_status status = RV_OK;
     char *text = NULL;
@@ -50,6 +53,8 @@ out:
 
 /* ---- text ------------------------------------------------------------------------------- */
 
+/* One row per spiking layer, before them the encoded input where it is spikes. The cells' text must
+ * outlive the grid's drawing: it lies in `text`. */
 static rv_status print_layers(const rv_eval_result *result) {
     enum { COLUMNS = 4 };
     static const bool right[COLUMNS] = {false, true, true, true};
@@ -83,6 +88,7 @@ out:
     return status;
 }
 
+/* With row and column numbers as headings. */
 static rv_status print_confusion(const rv_eval_result *result) {
     rv_status status = RV_OK;
     int classes = result->classes, columns = classes + 1;
@@ -114,6 +120,7 @@ out:
     return status;
 }
 
+/* The line that matters stands last, where a terminal leaves it in sight. */
 static rv_status print_text(const rv_eval_result *result) {
     rv_status status = RV_OK;
     char accuracy[16];

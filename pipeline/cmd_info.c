@@ -1,4 +1,4 @@
-/* ranvier info FILE */
+/* ranvier info FILE: all of it is rv_info's JSON, printed as it is or for people. */
 #include "pipeline/cmd.h"
 
 rv_code rv_cmd_info(const rv_arguments *arguments) {

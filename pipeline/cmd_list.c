@@ -1,8 +1,9 @@
-/* ranvier list KIND */
+/* ranvier list KIND: tables with parameters get a block per row, all others one grid. */
 #include <string.h>
 
 #include "pipeline/cmd.h"
 
+/* Empty where there is none: an empty cell takes no room. */
 static const char *text_of(const json_t *row, const char *key) {
     const char *text = json_string_value(json_object_get(row, key));
     return text ? text : "";
@@ -22,6 +23,7 @@ static void default_text(const json_t *value, char *text, size_t size) {
         snprintf(text, size, "-");
 }
 
+/* Name, type, default, limits, sentence; only the defaults need text of their own. */
 static rv_status print_parameters(const json_t *parameters) {
     enum { COLUMNS = 5, CELL = 48 };
     rv_status status = RV_OK;

@@ -1,4 +1,8 @@
-/* Options of all commands: one row each. A command names those it takes. */
+/*
+ * Options of all commands: one row each. A command names those it takes; argp gets exactly these,
+ * so help, short forms and order come from one table. argp's own messages are switched off: errors
+ * must have our form, as text or JSON, with the nearest name.
+ */
 #include <argp.h>
 #include <ctype.h>
 #include <errno.h>
@@ -8,8 +12,10 @@
 
 #include "pipeline/cmd.h"
 
+/* What a value becomes. SET may be given many times; of the others the last one counts. */
 typedef enum rv_option_type { OPTION_FLAG, OPTION_TEXT, OPTION_COUNT, OPTION_SET } rv_option_type;
 
+/* `offset` is that of the field in rv_arguments; its C type follows from `type`. */
 typedef struct rv_option_row {
     const char *name;
     int key; /* a letter, or above it: no short form */
@@ -58,6 +64,7 @@ static bool takes(const rv_command *command, const rv_option_row *row) {
     return false;
 }
 
+/* The whole word must be the number: "2x" and "" are mistakes. */
 static rv_status count_parse(const char *name, const char *text, int *out) {
     char *end = NULL;
     errno = 0;
@@ -69,6 +76,7 @@ static rv_status count_parse(const char *name, const char *text, int *out) {
     return RV_OK;
 }
 
+/* There are never more assignments than words on the line: `sets` has room for all of argv. */
 static rv_status option_store(const rv_option_row *row, const char *value,
                               rv_arguments *arguments) {
     char *field = (char *)arguments + row->offset;
@@ -83,6 +91,7 @@ static rv_status option_store(const rv_option_row *row, const char *value,
     return RV_OK;
 }
 
+/* argp's callback: options by key, then operands one by one, then the end of the line. */
 static error_t parse_one(int key, char *value, struct argp_state *state) {
     rv_parse *parse = state->input;
     rv_arguments *arguments = parse->arguments;
@@ -123,12 +132,15 @@ static const rv_option_row *long_find(const rv_command *command, const char *nam
     return count == 1 ? found : NULL;
 }
 
+/* Short forms: keys below NO_LETTER. */
 static const rv_option_row *letter_find(const rv_command *command, int letter) {
     for (int i = 0; i < OPTIONS; i++)
         if (option_rows[i].key == letter && takes(command, &option_rows[i])) return &option_rows[i];
     return NULL;
 }
 
+/* `shown` as typed, `word` without dashes and value, for the search. Only options of this command
+ * are offered. */
 static rv_status unknown_option(const rv_command *command, const char *shown, const char *word) {
     const char *names[OPTIONS], *near;
     char hint[64] = "";
@@ -171,6 +183,7 @@ static rv_status find_culprit(const rv_command *command, int argc, char **argv) 
     return rv_fail(RV_USAGE, "%s: wrong options", command->name);
 }
 
+/* Help wins over missing operands, so `ranvier train --help` works; see parse_one. */
 rv_status rv_arguments_parse(const rv_command *command, int argc, char **argv, rv_arguments *out) {
     rv_status status = RV_OK;
     struct argp_option options[OPTIONS + 1] = {0};

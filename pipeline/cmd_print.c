@@ -1,4 +1,7 @@
-/* Text on the terminal: errors, aligned columns, JSON read by people. */
+/*
+ * Text on the terminal: errors, aligned columns, JSON read by people. Nothing here fails: text that
+ * does not fit is wrapped or cut, and main.c checks at the end that standard output arrived.
+ */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -17,6 +20,7 @@ static json_t *count_or_null(int value) {
     return value ? json_integer(value) : json_null();
 }
 
+/* All seven keys are always there: scripts need not ask which. */
 static void error_json(const rv_error_info *error) {
     json_t *root =
         json_pack("{s:{s:i, s:s, s:o, s:o, s:o, s:o, s:o}}", "error", "code", error->code,
@@ -30,6 +34,7 @@ static void error_json(const rv_error_info *error) {
     json_decref(root);
 }
 
+/* "recipe.yaml:14:9: error: ...", the form that editors and CI understand. */
 void rv_print_error(bool json) {
     rv_error_info error = {.struct_size = sizeof error};
     rv_last_error(&error);
@@ -60,6 +65,7 @@ const char *rv_percent(double fraction, char buffer[16]) {
 enum { GRID_COLUMNS = 16, GAP = 2, CELL_LEAST = 8, CELL_MOST = 28 };
 
 /* Terminal columns of UTF-8 text: continuation bytes take none. */
+/* Not a full wcwidth: double-width scripts would need a library; names here are ASCII. */
 static int width_of(const char *text, size_t bytes) {
     int width = 0;
     for (size_t i = 0; i < bytes; i++)
@@ -102,6 +108,7 @@ static void widths_of(const rv_grid *grid, const char *const *cells, int rows, i
     if (widths[last] > left) widths[last] = left;
 }
 
+/* Line by line: every column prints its next piece until all cells of the row are used up. */
 void rv_print_grid(const rv_grid *grid, const char *const *cells, int rows) {
     int widths[GRID_COLUMNS];
     const char *rest[GRID_COLUMNS];
@@ -165,10 +172,12 @@ static void cell_print(const json_t *value, char *cell, size_t size) {
         snprintf(cell, size, "-");
 }
 
+/* Only such lists are drawn as grids; others fit in a cell. */
 static bool is_list_of_objects(const json_t *value) {
     return json_array_size(value) > 0 && json_is_object(json_array_get(value, 0));
 }
 
+/* Without memory the list is left out: the JSON form has it. */
 void rv_print_objects(const json_t *list, int indent) {
     enum { CELL = 256 };
     int columns = (int)json_object_size(json_array_get(list, 0));
@@ -197,6 +206,7 @@ void rv_print_objects(const json_t *list, int indent) {
     free(text);
 }
 
+/* Values of one object are aligned; deeper objects are indented below their name. */
 void rv_print_json(const json_t *root, int indent) {
     const char *key;
     json_t *value;

@@ -1,4 +1,7 @@
-/* ranvier train CONFIG */
+/*
+ * ranvier train CONFIG: results on standard output, everything that moves on standard error, so
+ * that `ranvier train ... --json | script` works while a person watches.
+ */
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -19,12 +22,14 @@ typedef struct rv_display {
     double shown;
 } rv_display;
 
+/* For pacing the display only; figures come from the interface. */
 static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Before any other line: the bar has no newline of its own. */
 static void bar_clear(rv_display *display) {
     if (display->drawn) fputs("\r\033[K", stderr);
     display->drawn = false;
@@ -39,6 +44,7 @@ static void stamp(const rv_display *display) {
     if (strftime(text, sizeof text, "%H:%M:%S", &day)) fprintf(stderr, "%s ", text);
 }
 
+/* m:ss, from an hour on h:mm:ss; "-" while the rate is not known. */
 static void left_text(double left, char text[32]) {
     if (!isfinite(left) || left > 1e7) {
         strcpy(text, "-");
@@ -51,6 +57,7 @@ static void left_text(double left, char text[32]) {
         snprintf(text, 32, "%d:%02d", whole / 60, whole % 60);
 }
 
+/* The line that stays, on a terminal as in a file. */
 static void show_epoch(rv_display *display, const rv_train_progress *at) {
     char train[16], validation[16], test[16];
     bar_clear(display);
@@ -62,6 +69,7 @@ static void show_epoch(rv_display *display, const rv_train_progress *at) {
             at->samples_per_s);
 }
 
+/* A bar drawn over itself, or where there is no terminal a line of its own. */
 static void show_step(rv_display *display, const rv_train_progress *at) {
     char bar[BAR + 1], left[32], accuracy[16];
     left_text(at->seconds_left, left);
@@ -85,6 +93,7 @@ static void show_step(rv_display *display, const rv_train_progress *at) {
     display->drawn = true;
 }
 
+/* Called after every step: most calls end at the clock. */
 static void show(void *user, const rv_train_progress *at) {
     rv_display *display = user;
     if (display->quiet) return;
@@ -109,6 +118,7 @@ static void show_line(void *user, const char *line) {
 
 /* ---- result ----------------------------------------------------------------------------- */
 
+/* Accuracies are fractions; a figure that does not exist is null. */
 static rv_status print_json(const rv_train_result *result) {
     rv_status status = RV_OK;
     char *text = NULL;
@@ -132,6 +142,7 @@ out:
     return status;
 }
 
+/* Two lines that scripts read: the accuracy, and last of all the folder. */
 static void print_text(const rv_train_result *result) {
     char best[16], last[16], validation[16];
     printf("test accuracy %s, last epoch %s, validation %s, %lld epoch%s, %lld steps in %.1f s",

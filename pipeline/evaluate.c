@@ -1,4 +1,8 @@
-/* Evaluation of a model file on a share of the data. */
+/*
+ * Evaluation of a model file on a share of the data. The network is always the model's; the data
+ * and the encoder may come from another recipe. Product forms are those stored in the model, so
+ * on the same instruction set the figures are those of training to the last bit.
+ */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +12,7 @@
 
 #include "pipeline/internal.h"
 
+/* Outlives the evaluation: the arrays of the result point into it. */
 struct rv_eval {
     char *model;
     int64_t *confusion;
@@ -26,6 +31,7 @@ typedef struct rv_tally { /* what every sample adds to */
     rv_csv *csv; /* NULL: not wanted */
 } rv_tally;
 
+/* Doubles when full: lines are short and there may be a million. */
 static rv_status csv_add(rv_csv *csv, const char *line, size_t length) {
     rv_status status = RV_OK;
     if (csv->size + length > csv->capacity) {
@@ -43,6 +49,7 @@ out:
     return status;
 }
 
+/* A sample without a label (-1) counts in no cell of the confusion but stays in the CSV. */
 static rv_status tally_sample(void *self, uint64_t sample, int32_t label, int32_t prediction) {
     rv_tally *tally = self;
     if (label >= 0 && label < tally->classes && prediction >= 0 && prediction < tally->classes)
@@ -56,6 +63,7 @@ static rv_status tally_sample(void *self, uint64_t sample, int32_t label, int32_
 
 /* ---- what to evaluate ------------------------------------------------------------------- */
 
+/* NULL: test, the share nothing was chosen on. */
 static rv_status split_parse(const char *name, rv_split *out) {
     const char *names[RV_SPLITS];
     *out = RV_SPLIT_TEST;
@@ -89,7 +97,8 @@ out:
     return status;
 }
 
-/* Fail before the work where the file cannot come to be. */
+/* Fail before the work where the file cannot come to be. Only a first look: rv_commit still reports
+ * what goes wrong when it writes. */
 static rv_status check_writable(const char *path) {
     rv_status status = RV_OK;
     char folder[4096];
@@ -117,6 +126,8 @@ static rv_status recipes_load(const rv_eval_options *options, const rv_model *mo
                              own ? options->set_count : 0, config));
     if (!own) {
         TRY(rv_config_load(options->data, options->sets, options->set_count, data));
+        /* The batch too: that recipe's user knows what fits into memory. Results do not depend on
+         * it but for the grouping of rows in dense products below AVX-512. */
         (*config)->encode = (*data)->encode; /* borrowed: `data` outlives the evaluation */
         (*config)->steps = (*data)->steps;
         (*config)->input = (*data)->input;
@@ -126,6 +137,7 @@ out:
     return status;
 }
 
+/* Into a block of our own: the network's layout is known, the trainer not made yet. */
 static rv_status weights_load(const rv_setup *setup, const rv_model *model, float **block) {
     rv_status status = RV_OK;
     TRY(rv_alloc(setup->net->n_all, sizeof **block, "weights", block));
@@ -136,6 +148,7 @@ out:
 
 /* ---- one evaluation --------------------------------------------------------------------- */
 
+/* The result borrows from `eval`, which the caller gets with it. */
 static rv_status result_fill(rv_eval *eval, const rv_net *net, const rv_score *score, int classes,
                              rv_eval_result *result) {
     rv_status status = RV_OK;
@@ -187,7 +200,7 @@ rv_status rv_evaluate_run(const rv_eval_options *options, rv_eval **out, rv_eval
     TRY(rv_setup_net(&setup, &share.source));
     TRY(weights_load(&setup, model, &block));
     TRY(rv_setup_device(&setup, options->isa, options->threads));
-    TRY(rv_setup_serial(&setup, &share, block, 1));
+    TRY(rv_setup_serial(&setup, &share, block, 1)); /* 1: no rate schedule runs */
 
     int classes = share.source.classes;
     TRY(rv_alloc((size_t)classes * (size_t)classes, sizeof *eval->confusion, "confusion",

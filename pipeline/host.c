@@ -11,6 +11,7 @@
 
 #include "pipeline/internal.h"
 
+/* CLOCK_MONOTONIC exists on every Linux: it cannot fail. */
 double rv_host_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -45,7 +46,8 @@ static bool line_read(const char *path, char *line, int size) {
     return got;
 }
 
-/* Quota of one group in processors, 0 when it has none. */
+/* Quota of one group in processors, 0 when it has none. Version 2 (unified) writes both numbers
+ * into one file, version 1 into two; -1 or "max" is no limit. */
 static double quota_of_group(const char *folder, bool unified) {
     char path[4096], line[128];
     double quota = -1, period = 0;
@@ -92,6 +94,8 @@ static double quota_of_branch(const char *mount, const char *group, bool unified
     }
 }
 
+/* Every line names one hierarchy and our group in it. A machine may have both versions mounted; the
+ * tightest quota of all wins. What cannot be read sets no limit. */
 double rv_host_quota(const char *cgroup, const char *mount) {
     FILE *file = fopen(cgroup, "re");
     if (!file) return 0;
@@ -114,6 +118,7 @@ double rv_host_quota(const char *cgroup, const char *mount) {
     return least;
 }
 
+/* A quota of 1.5 processors runs two threads: one would leave a third of it unused. */
 int rv_host_threads(void) {
     int count = affinity_count();
     double quota = rv_host_quota("/proc/self/cgroup", "/sys/fs/cgroup");
@@ -139,6 +144,7 @@ static double status_mb(const char *field) {
     return mb;
 }
 
+/* 5 = "reset the peak resident size" (proc(5)); refused in some containers. */
 static bool peak_reset(void) {
     int file = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
     if (file < 0) return false;
@@ -151,6 +157,7 @@ static void peak_fold(double *peak, double mb) {
     if (mb > *peak) *peak = mb;
 }
 
+/* The kernel knows one peak. What it held is kept before it is reset for the steps alone. */
 void rv_watch_begin(rv_watch *watch) {
     peak_fold(&watch->peak_mb, status_mb("VmHWM"));
     watch->sampled = !peak_reset();

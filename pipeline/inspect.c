@@ -1,4 +1,7 @@
-/* What a path holds (info) and whether it is whole (check): model, run, recipe or data file. */
+/*
+ * What a path holds (info) and whether it is whole (check): model, run, recipe or data file. One
+ * row of `things` each. info reads as little as it needs; check reads every byte.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -40,6 +43,8 @@ out:
 
 /* ---- parts ------------------------------------------------------------------------------ */
 
+/* jansson's *_new calls take NULL and fail then: an allocation that failed anywhere below shows up
+ * as a NULL root, which rv_json_text reports. */
 static json_t *ints_json(const int64_t *values, int count) {
     json_t *list = json_array();
     for (int i = 0; i < count; i++)
@@ -64,6 +69,7 @@ static json_t *recipe_json(const rv_config *config) {
                      (json_int_t)train->epochs, "batch", train->batch, "layers", layers);
 }
 
+/* Names and shapes as the file holds them: PyTorch's axes, no padding. */
 static json_t *tensors_json(const rv_model *model, int64_t *parameters) {
     const rv_model_tensor *tensors = NULL;
     int count = rv_model_tensors(model, &tensors);
@@ -82,6 +88,7 @@ static json_t *tensors_json(const rv_model *model, int64_t *parameters) {
 
 /* ---- model ------------------------------------------------------------------------------ */
 
+/* Opening already verifies the file: what is printed can be believed. */
 static rv_status model_info(const char *path, json_t **out) {
     rv_status status = RV_OK;
     rv_model *model = NULL;
@@ -112,9 +119,11 @@ out:
 
 /* ---- run folder ------------------------------------------------------------------------- */
 
+/* In the order a user asks for them; each may be absent in a run that has just begun. */
 static const char *const model_files[] = {"best.h5", "last.h5", "previous.h5"};
 enum { MODEL_FILES = sizeof model_files / sizeof *model_files };
 
+/* folder/name, refused rather than cut. */
 static rv_status join(const char *folder, const char *name, char path[4096]) {
     if (snprintf(path, 4096, "%s/%s", folder, name) >= 4096)
         return rv_fail(RV_INPUT, "%s: path too long", folder);
@@ -131,7 +140,7 @@ static rv_status metrics_load(const char *path, int64_t *count, json_t **last) {
     FILE *file = fopen(path, "re");
     if (!file && errno == ENOENT) return RV_OK; /* no epoch has ended yet */
     if (!file) FAIL(RV_INPUT, "%s: %s", path, strerror(errno));
-    while (getline(&line, &capacity, file) >= 0) {
+    while (getline(&line, &capacity, file) >= 0) { /* one line at a time: runs can be long */
         json_error_t error;
         json_t *root = json_loads(line, 0, &error);
         ++*count;
@@ -154,6 +163,7 @@ out:
     return status;
 }
 
+/* run.json as it is, which model files there are, and the newest line of the metrics. */
 static rv_status run_info(const char *path, json_t **out) {
     rv_status status = RV_OK;
     char file[4096];
@@ -177,6 +187,7 @@ out:
     return status;
 }
 
+/* The resolved recipe must load again: that is how a run is continued or repeated. */
 static rv_status run_check(const char *path, const char *const *sets, int set_count, json_t **out) {
     rv_status status = RV_OK;
     char file[4096];
@@ -211,6 +222,7 @@ out:
 
 /* ---- recipe ----------------------------------------------------------------------------- */
 
+/* Without its data: a recipe can be looked at on another machine. */
 static rv_status recipe_info(const char *path, json_t **out) {
     rv_status status = RV_OK;
     rv_config *config = NULL;
@@ -222,7 +234,8 @@ out:
     return status;
 }
 
-/* All that training would refuse before its first step, but for the run folder. */
+/* All that training would refuse before its first step, but for the run folder. The loss is made
+ * because only it knows whether the last layer fits the classes. */
 static rv_status recipe_check(const char *path, const char *const *sets, int set_count,
                               json_t **out) {
     rv_status status = RV_OK;

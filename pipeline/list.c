@@ -1,4 +1,7 @@
-/* What can be named in a recipe, as JSON, straight from the tables. */
+/*
+ * What can be named in a recipe, as JSON, straight from the tables that check recipes: the list can
+ * never say anything else than the program does.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +10,7 @@
 
 /* ---- parameters ------------------------------------------------------------------------- */
 
+/* As a user would say it, not as the option struct holds it. */
 static const char *type_text(rv_type type) {
     static const char *const names[] = {
         [RV_T_BOOL] = "bool",          [RV_T_INT] = "int",         [RV_T_REAL] = "real",
@@ -25,6 +29,7 @@ static json_t *choice_word(const char *choices, int index) {
     return choices ? json_stringn(choices, strcspn(choices, "|")) : json_null();
 }
 
+/* The value a recipe gets that does not name the parameter; null: absent unless given. */
 static json_t *default_json(const rv_spec *spec) {
     if (spec->type == RV_T_TEXT || spec->type == RV_T_ROW)
         return spec->choices ? json_string(spec->choices) : json_null();
@@ -40,6 +45,7 @@ static bool limited(double value) { /* a thousand million and beyond: no limit a
     return isfinite(value) && fabs(value) < 1e9;
 }
 
+/* One text for all types: the words of a choice, the table a row is taken from, or a range. */
 static json_t *limits_json(const rv_spec *spec) {
     char text[64] = "";
     if (spec->type == RV_T_CHOICE) return json_string(spec->choices);
@@ -56,6 +62,7 @@ static json_t *limits_json(const rv_spec *spec) {
     return json_string(text);
 }
 
+/* Failed allocations below end as a NULL of json_pack, which rv_json_text reports. */
 static json_t *row_json(const rv_row *row) {
     json_t *parameters = json_array();
     for (const rv_spec *spec = row->specs; spec && spec->name; spec++)
@@ -78,6 +85,7 @@ static json_t *table_rows(const rv_table *table) {
 
 /* ---- kinds that are no table ------------------------------------------------------------- */
 
+/* The unused parameter lets tables and these share one type of function. */
 static json_t *keys_rows(const rv_table *(*unused)(void)) {
     (void)unused;
     int count = 0;
@@ -116,6 +124,7 @@ static json_t *rows_of_table(const rv_table *(*table)(void)) {
     return table_rows(table());
 }
 
+/* Words that other people's scripts rely on. */
 static const struct {
     const char *name;
     json_t *(*rows)(const rv_table *(*table)(void));

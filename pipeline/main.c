@@ -1,6 +1,6 @@
 /*
  * The program: which command, which signals, which exit code. The only place that reads the
- * environment, installs signal handlers or ends the process.
+ * environment, installs signal handlers or ends the process. A status is the exit code.
  */
 #include <errno.h>
 #include <signal.h>
@@ -10,6 +10,7 @@
 
 #include "pipeline/cmd.h"
 
+/* A new command is one row here and one cmd_<name>.c. */
 #define COMMON " json quiet verbose "
 static const rv_command commands[] = {
     {"train", "CONFIG", "train a network as the recipe says and write a run folder",
@@ -37,6 +38,7 @@ static void on_signal(int number) {
     stop = number;
 }
 
+/* SA_RESTART: the first signal interrupts no read or write of the step in progress. */
 static rv_status signals_install(void) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
@@ -47,6 +49,7 @@ static rv_status signals_install(void) {
 
 /* ---- commands --------------------------------------------------------------------------- */
 
+/* Of the program; the options of a command are argp's to print. */
 static void print_help(void) {
     const char *cells[COMMANDS][2];
     puts("Usage: ranvier COMMAND [OPTION...]\n"
@@ -59,6 +62,7 @@ static void print_help(void) {
     puts("\nranvier COMMAND --help shows a command's options; ranvier --version the version.");
 }
 
+/* Options of the program itself count as words too: --verison is a slip of --version. */
 static rv_status find_command(const char *word, const rv_command **out) {
     const char *names[COMMANDS + 2];
     for (int i = 0; i < COMMANDS; i++) {
@@ -74,6 +78,7 @@ static rv_status find_command(const char *word, const rv_command **out) {
                       "unknown %s \"%s\"", word[0] == '-' ? "option" : "command", word);
 }
 
+/* argv[0] becomes "ranvier COMMAND", which argp prints in usage lines. */
 static rv_status run_command(const rv_command *command, int argc, char **argv) {
     rv_status status = RV_OK;
     rv_arguments arguments = {.stop = &stop};
@@ -118,7 +123,7 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         json |= strcmp(argv[i], "--json") == 0;
     rv_status status = dispatch(argc, argv);
-    if (status != RV_OK && status != RV_DIFFERENT) {
+    if (status != RV_OK && status != RV_DIFFERENT) { /* a difference found is a result */
         rv_print_error(json);
         fflush(stdout);
     }

@@ -1,4 +1,7 @@
-/* How long steps take: the intervals between their starts, pauses left out. */
+/*
+ * How long steps take: the intervals between their starts, pauses left out. From start to start,
+ * because what lies between steps (waiting for the next batch) is part of what a user waits for.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +10,7 @@
 
 enum { WARM_UP = 2 }; /* first intervals: caches, arenas and pages are still being set up */
 
+/* Kept all, four bytes each, for an exact median: a million steps are 4 MB. */
 static rv_status interval_add(rv_pace *pace, double seconds) {
     rv_status status = RV_OK;
     if (pace->count == pace->capacity) {
@@ -24,6 +28,7 @@ out:
     return status;
 }
 
+/* A step ends where the next one begins, or where training does. */
 static rv_status step_end(rv_pace *pace, double now) {
     return pace->start > 0 ? interval_add(pace, now - pace->start - pace->paused) : RV_OK;
 }
@@ -39,6 +44,7 @@ out:
     return status;
 }
 
+/* Pauses do not nest. */
 void rv_pace_pause(rv_pace *pace) {
     pace->pause_start = rv_host_seconds();
 }
@@ -59,6 +65,8 @@ static int compare_floats(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Sorts a copy: the order of steps stays as it was. Memory that runs out here costs a figure, not
+ * the run. */
 double rv_pace_median_ms(const rv_pace *pace) {
     int64_t count = pace->count - WARM_UP;
     if (count < 1) return NAN;
@@ -71,6 +79,7 @@ double rv_pace_median_ms(const rv_pace *pace) {
     return 1e3 * median;
 }
 
+/* With the time of the step in progress, so that a long first step does not look like none. */
 double rv_pace_rate(const rv_pace *pace) {
     double seconds = pace->seconds;
     if (pace->start > 0) {

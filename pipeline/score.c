@@ -31,6 +31,9 @@ out:
 
 /* ---- a share ---------------------------------------------------------------------------- */
 
+/* Batches in file order, so that the CSV is sorted and sums are added the same way every time. The
+ * batch loss is a mean over its samples: weighted by their number, a ragged last one counts as it
+ * should. */
 rv_status rv_score_share(const rv_setup *setup, rv_share *share, const rv_score_each *each,
                          rv_score *score) {
     rv_status status = RV_OK;
@@ -64,7 +67,7 @@ rv_status rv_score_share(const rv_setup *setup, rv_share *share, const rv_score_
     score->loss = score->samples ? loss / (double)score->samples : NAN;
     score->input_spikes = counted ? counter.total : -1;
 out:
-    rv_serial_observe(setup->serial, NULL);
+    rv_serial_observe(setup->serial, NULL); /* the observer lives on this stack */
     rv_free(counter.per_sample);
     rv_free(predictions);
     return status;
@@ -115,6 +118,8 @@ static void product_add(rv_layers *layers, const int *row_of, const rv_net *net,
     }
 }
 
+/* Rows are spiking layers in network order; operations are added to the layer whose spikes cause
+ * them, so a spiking last layer has none. */
 rv_status rv_layers_fill(rv_layers *layers, const rv_net *net, const rv_score *score) {
     rv_status status = RV_OK;
     size_t most = (size_t)net->layer_count;
@@ -129,6 +134,7 @@ rv_status rv_layers_fill(rv_layers *layers, const rv_net *net, const rv_score *s
     for (int i = 0; i < net->layer_count; i++) {
         if (!rv_net_layer_spikes(net, i)) continue;
         int row = row_of[i] = layers->count++;
+        /* every place a spike could have been */
         double places = (double)rv_shape_units(rv_net_layer_shape(net, i)) *
                         (double)net->desc->steps * (double)score->samples;
         snprintf(layers->names[row], sizeof layers->names[row], "%s", rv_net_layer_name(net, i));

@@ -1,4 +1,7 @@
-/* From a recipe to a network on a device with data: what training, evaluation and checks share. */
+/*
+ * From a recipe to a network on a device with data: what training, evaluation and checks share.
+ * Order: recipe, shares, network (needs the shape of a share), device, trainer.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +10,7 @@
 
 enum { FORM_SAMPLES = 128 }; /* samples whose rates fix the forms (README, "Same bits") */
 
+/* A key that the recipe leaves out has the place of the map around it, at worst the file alone. */
 rv_where rv_config_place(const rv_config *config, const char *section, const char *key) {
     rv_where where = {config->path, 0, 0};
     const rv_node *node = config->tree ? rv_tree_get(config->tree, section) : NULL;
@@ -20,6 +24,7 @@ rv_where rv_config_place(const rv_config *config, const char *section, const cha
 rv_status rv_share_open(rv_share *share, const rv_config *config, rv_split split, bool shuffle) {
     rv_status status = RV_OK;
     TRY(rv_data_open(config, split, &share->source));
+    /* Evaluation may have less than a batch; training would never make a full one. */
     if (shuffle && config->train.batch > share->source.count) {
         status =
             rv_fail_at(RV_CONFIG, rv_config_place(config, "train", "batch"), "train.batch", NULL,
@@ -42,6 +47,7 @@ void rv_share_close(rv_share *share) {
 
 /* ---- device ----------------------------------------------------------------------------- */
 
+/* Whether the processor has it is for the device to say. */
 rv_status rv_isa_parse(const char *name, rv_isa *out) {
     *out = RV_ISA_AUTO;
     if (!name) return RV_OK;
@@ -88,6 +94,8 @@ rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
     int count = config->train.batch < FORM_SAMPLES ? config->train.batch : FORM_SAMPLES;
     if (first->source.count < count) count = (int)first->source.count;
 
+    /* Forms are chosen under a version of their own: the trainer is made for the forms as chosen,
+     * and packs its weights for them once. */
     TRY(rv_version_create(setup->net, &setup->device, &start));
     if (block)
         memcpy(rv_version_block(start), block, setup->net->n_all * sizeof *block);
@@ -100,6 +108,7 @@ rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
     const rv_serial_desc desc = {setup->net,    &setup->device, &config->encode,
                                  &config->loss, &config->train, total_steps};
     TRY(rv_serial_create(&desc, &setup->serial));
+    /* The trainer starts from its own initial values; give it these, loaded or the same. */
     rv_version *version = rv_serial_version(setup->serial);
     memcpy(rv_version_block(version), rv_version_block(start), setup->net->n_all * sizeof *block);
     TRY(rv_version_derive(version, rows));
@@ -108,6 +117,7 @@ out:
     return status;
 }
 
+/* `form: event` in place of `form: auto`. The digest that resume compares leaves forms out. */
 rv_status rv_setup_recipe(const rv_setup *setup, char **text) {
     static const char *const names[] = {
 #define FORM_NAME(name, word) word,
@@ -128,6 +138,7 @@ out:
     return status;
 }
 
+/* The trainer and the network borrow from the recipe: it goes last. */
 void rv_setup_finish(rv_setup *setup) {
     rv_serial_destroy(setup->serial);
     rv_net_destroy(setup->net);

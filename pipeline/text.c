@@ -7,6 +7,8 @@
 
 #include "pipeline/internal.h"
 
+/* ---- JSON -------------------------------------------------------------------------------- */
+/* JSON has no NaN: readers of ours take null for "no such number". */
 json_t *rv_json_number(double value) {
     return isfinite(value) ? json_real(value) : json_null();
 }
@@ -26,6 +28,7 @@ out:
     return status;
 }
 
+/* Duplicate keys are damage: one of the two values would be lost without a word. */
 rv_status rv_json_load(const char *path, json_t **out) {
     rv_status status = RV_OK;
     json_error_t error;
@@ -42,9 +45,11 @@ out:
     return status;
 }
 
-enum { WORD_MAX = 64 };
+/* ---- names ------------------------------------------------------------------------------- */
+enum { WORD_MAX = 64 }; /* longer words are no typing slips of any name we have */
 
-/* Edits (insert, delete, replace, swap of neighbours) that turn one word into the other. */
+/* Edits (insert, delete, replace, swap of neighbours) that turn one word into the other: optimal
+ * string alignment, three rows of the table at a time. */
 static int edit_distance(const char *a, const char *b) {
     int rows[3][WORD_MAX + 1];
     int m = (int)strlen(a), n = (int)strlen(b);
@@ -69,6 +74,7 @@ static int edit_distance(const char *a, const char *b) {
     return old[n];
 }
 
+/* The first of equally near names wins. A name must share at least one letter with the word. */
 const char *rv_name_nearest(const char *word, const char *const *names, int count) {
     const char *nearest = NULL;
     int least = (int)strlen(word) / 3 + 2; /* one slip in a short word, a few in a long one */

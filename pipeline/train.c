@@ -1,6 +1,9 @@
 /*
  * Training: recipe -> data, network, device -> epochs -> run folder. The serial trainer does the
  * arithmetic; here is what surrounds a step: order, saving, evaluation, figures.
+ *
+ * Order matters: everything that can be refused (recipe, data, batch, output folder) is refused
+ * before the first step, and after every step the run can be left in a state to go on from.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -9,11 +12,13 @@
 
 #include "pipeline/internal.h"
 
+/* Outlives the training: the strings and arrays of the result point into it. */
 struct rv_trainer {
     char *run;
     rv_layers layers;
 };
 
+/* One call of rv_train: all it opens is closed in rv_train_run, in reverse order. */
 typedef struct rv_training {
     const rv_train_options *options;
     rv_trainer *trainer;
@@ -32,6 +37,7 @@ typedef struct rv_training {
     rv_watch watch;
 } rv_training;
 
+/* One line for the log. A message cut at 1023 bytes is still a message. */
 RV_PRINTF(2, 3) static void say(const rv_training *training, const char *format, ...) {
     if (!training->options->log) return;
     char line[1024];
@@ -42,10 +48,12 @@ RV_PRINTF(2, 3) static void say(const rv_training *training, const char *format,
     training->options->log(training->options->user, line);
 }
 
+/* Read once a step: the signal handler that sets it runs in any thread at any time. */
 static bool stopped(const rv_training *training) {
     return training->options->stop && *training->options->stop;
 }
 
+/* Of the epoch so far; NAN before its first sample (epochs: 0), which prints as null. */
 static double mean_loss(const rv_training *training) {
     return training->samples ? training->loss / (double)training->samples : NAN;
 }
@@ -86,6 +94,7 @@ static void say_what_runs(const rv_training *training) {
         setup->threads == 1 ? "" : "s");
 }
 
+/* The folder is made last of all openings: a recipe that fails leaves no empty run behind. */
 static rv_status run_open(rv_training *training) {
     rv_status status = RV_OK;
     const rv_setup *setup = &training->setup;
@@ -103,12 +112,14 @@ static rv_status run_open(rv_training *training) {
     };
     TRY(rv_run_create(training->options->out, stem, setup->config, &info, &training->run));
     TRY(rv_strdup(rv_run_path(training->run), &training->trainer->run));
+    /* After config.yaml is written: there the forms stay `auto`, as the user said it. */
     TRY(rv_setup_recipe(setup, &training->recipe));
     if (!rv_h5_available()) say(training, "built without HDF5: no model file is written");
 out:
     return status;
 }
 
+/* Everything before the first step, cheapest refusals first. */
 static rv_status training_open(rv_training *training) {
     rv_status status = RV_OK;
     const rv_train_options *options = training->options;
@@ -126,6 +137,7 @@ static rv_status training_open(rv_training *training) {
     if (config->train.max_steps && config->train.max_steps < training->steps)
         training->steps = config->train.max_steps;
     TRY(rv_setup_device(setup, options->isa, options->threads));
+    /* The horizon is fixed at the start, so that a resumed run follows the same curve. */
     int64_t horizon = config->train.total_steps ? config->train.total_steps : training->steps;
     TRY(rv_setup_serial(setup, train, NULL, horizon > 0 ? horizon : 1)); /* 1: epochs: 0 */
     TRY(run_open(training));
@@ -138,7 +150,8 @@ out:
 
 /* ---- saving ----------------------------------------------------------------------------- */
 
-/* Write a model file of the run; previous: name that the old file keeps, or NULL. */
+/* Write a model file of the run; previous: name that the old file keeps, or NULL. Only files to go
+ * on from (those with a previous one) carry the optimiser's state: best.h5 is for use. */
 static rv_status save(rv_training *training, const char *name, const char *previous) {
     rv_status status = RV_OK;
     char *path = NULL, *old = NULL;
@@ -167,6 +180,7 @@ static rv_status save_last(rv_training *training) {
     return status;
 }
 
+/* checkpoint.every in updates or in seconds; every epoch ends with a save anyway. */
 static bool save_is_due(const rv_training *training) {
     const rv_config *config = training->setup.config;
     return (config->checkpoint_steps && training->progress.step % config->checkpoint_steps == 0) ||
@@ -176,10 +190,12 @@ static bool save_is_due(const rv_training *training) {
 
 /* ---- telling ---------------------------------------------------------------------------- */
 
+/* Called with the pace running or in a pause: its rate stands still in pauses. */
 static void tell(const rv_training *training, bool epoch_end) {
     if (!training->options->progress) return;
     const rv_progress *at = &training->progress;
     double rate = rv_pace_rate(&training->pace);
+    /* At the end of an epoch the counters have moved on; the user still means the old one. */
     int64_t step_in_epoch = epoch_end ? training->steps_per_epoch : at->batch_in_epoch;
     double left = (double)(training->steps - at->step) * training->setup.config->train.batch;
     const rv_train_progress progress = {
@@ -200,6 +216,7 @@ static void tell(const rv_training *training, bool epoch_end) {
     training->options->progress(training->options->user, &progress);
 }
 
+/* Keyed by layer in network order; jansson keeps the order of insertion. */
 static json_t *rates_json(const rv_layers *layers) {
     json_t *rates = json_object();
     for (int i = 0; rates && i < layers->count; i++)
@@ -224,6 +241,7 @@ static rv_status metric_epoch(rv_training *training, bool evaluated) {
         "seconds", rv_json_number(rv_host_seconds() - training->begun), "samples_per_s",
         rv_json_number(rv_pace_rate(&training->pace)), "rates",
         evaluated ? rates_json(&training->trainer->layers) : json_object());
+    /* null alone could also mean "there is no such share". */
     if (root && bad) json_object_set_new(root, "nonfinite", json_pack("[s]", "train_loss"));
     TRY(rv_json_text(root, true, &line));
     TRY(rv_run_metric(training->run, line));
@@ -234,7 +252,9 @@ out:
 
 /* ---- epochs ----------------------------------------------------------------------------- */
 
-/* Score validation and test shares under the weights as they are. */
+/* Score validation and test shares under the weights as they are. Both after every epoch: the test
+ * accuracy of the chosen epoch is then known without keeping or reloading its weights, and costs
+ * a few per cent of an epoch. Nothing is ever chosen by the test share. */
 static rv_status evaluate(rv_training *training) {
     rv_status status = RV_OK;
     const rv_score *shown = NULL;
@@ -268,6 +288,7 @@ static rv_status epoch_close(rv_training *training) {
         training->best_test = rv_score_accuracy(&training->score[RV_SPLIT_TEST]);
         TRY(save(training, "best.h5", NULL));
     }
+    /* The file first: a metrics line promises that its epoch can be gone on from. */
     TRY(save_last(training));
     TRY(metric_epoch(training, true));
 out:
@@ -286,6 +307,8 @@ out:
     return status;
 }
 
+/* One update and its account. A loss that is not finite ends the run here: no later step can mend
+ * the weights, and the last good checkpoint must not be overwritten. */
 static rv_status step(rv_training *training, const rv_batch *batch) {
     rv_status status = RV_OK;
     rv_step_result result = {0};
@@ -308,6 +331,8 @@ out:
     return status;
 }
 
+/* The steps of one epoch, or fewer when max_steps or `stop` ends them. The order of samples depends
+ * on seed and epoch alone. */
 static rv_status epoch_run(rv_training *training) {
     rv_status status = RV_OK;
     rv_progress *at = &training->progress;
@@ -323,7 +348,7 @@ static rv_status epoch_run(rv_training *training) {
         TRY(rv_pace_start(&training->pace, batch->B));
         TRY(step(training, batch));
         if (stopped(training)) TRY(stop_here(training));
-        if (save_is_due(training)) {
+        if (save_is_due(training)) { /* neither the pace nor the memory of steps sees it */
             rv_watch_end(&training->watch);
             rv_pace_pause(&training->pace);
             TRY(save_last(training));
@@ -336,6 +361,8 @@ out:
     return status;
 }
 
+/* All epochs. The pace pauses while shares are evaluated; a stop asked for meanwhile is honoured
+ * once the epoch is closed, unless nothing is left to do. */
 static rv_status train(rv_training *training) {
     rv_status status = RV_OK;
     rv_progress *at = &training->progress;
@@ -357,6 +384,7 @@ out:
     return status;
 }
 
+/* From whatever state the training ended in; absent figures are NAN. */
 static void result_fill(const rv_training *training, rv_train_result *result) {
     const rv_trainer *trainer = training->trainer;
     *result = (rv_train_result){
