@@ -245,6 +245,11 @@ static void adjoint_tile_run(const adjoint_job *job, int t, int b, int col, int 
                          .part = learns ? part : NULL};
     for (int p = 0; p < RV_P_COUNT; p++)
         tile.param[p] = n->param[p] + col;
+    /* Rows end at page borders, where the processor's own prefetch stops. */
+    for (int j = 0; b + 1 < n->B && j < cols; j += RV_LANES) {
+        __builtin_prefetch(tile.h + n->h.ld + j, 1);
+        if (tile.gs != zeros) __builtin_prefetch(tile.gs + n->ld + j);
+    }
     if (job->slope) {
         const float *at = tile.param[RV_P_THETA];
         if (adaptation) {

@@ -20,6 +20,7 @@ enum {
     INNER = 256,      /* steps of k whose columns of b stay in the first cache */
     BLOCK_ROWS = 252, /* rows of a that stay in the second cache */
     WEIGHT_INNER = 512,
+    AHEAD = 16, /* rows of b fetched ahead of their copy */
 };
 
 /* ---- the tile ---------------------------------------------------------------------------- */
@@ -123,11 +124,21 @@ static inline void transpose4(const float *from, size_t from_row, float *to, siz
     *(quad_loose *)(to + 3 * to_row) = __builtin_shuffle(s[1], s[3], (quad_order){2, 3, 6, 7});
 }
 
+/* One row of a panel. Rows lie pages apart, where the processor does not prefetch by itself. */
+static inline void panel_row(const float *from, const float *later, int cols, float *to) {
+    for (int j = 0; j < cols; j += RV_LANES)
+        __builtin_prefetch(later + j);
+    for (int j = 0; j < cols; j += RV_WIDTH)
+        vec_store(to + j, vec_load(from + j));
+}
+
 static void panel_pack(const rv_product *p, int col, int cols, float *panel) {
     if (!p->transposed) {
-        for (int k = 0; k < p->k; k++)
-            memcpy(panel + (size_t)k * TILE_COLS, p->b + (size_t)k * p->ldb + col,
-                   (size_t)cols * sizeof(float));
+        for (int k = 0; k < p->k; k++) {
+            const float *from = p->b + (size_t)k * p->ldb + col;
+            panel_row(from, from + (k + AHEAD < p->k ? AHEAD * p->ldb : 0), cols,
+                      panel + (size_t)k * TILE_COLS);
+        }
         return;
     }
     int real = p->n - col < cols ? p->n - col : cols, quads = p->k / 4 * 4;
@@ -211,6 +222,12 @@ static void order_row(const weight_job *job, int r, int *t, int *b) {
     *b = r % job->g.B;
 }
 
+static void order_next(const weight_job *job, int *t, int *b) {
+    if (++*b < job->g.B) return;
+    *b = 0;
+    --*t;
+}
+
 static void weight_left(void *argument, int item, int worker) {
     const weight_job *job = argument;
     float *row = job->scratch + (size_t)worker * job->scratch_floats;
@@ -230,11 +247,14 @@ static void weight_item(void *argument, int item, int worker) {
     int col = item * TILE_COLS;
     int cols = job->cols - col < TILE_COLS ? job->cols - col : TILE_COLS;
     float *panel = job->scratch + (size_t)worker * job->scratch_floats;
+    int t, b, later_t, later_b;
+    order_row(job, job->first, &t, &b);
+    order_row(job, job->first + (AHEAD < job->k ? AHEAD : 0), &later_t, &later_b);
     for (int k = 0; k < job->k; k++) {
-        int t, b;
-        order_row(job, job->first + k, &t, &b);
-        memcpy(panel + (size_t)k * TILE_COLS, values_row(job->g, t, b) + col,
-               (size_t)cols * sizeof(float));
+        panel_row(values_row(job->g, t, b) + col, values_row(job->g, later_t, later_b) + col, cols,
+                  panel + (size_t)k * TILE_COLS);
+        order_next(job, &t, &b);
+        if (k + AHEAD + 1 < job->k) order_next(job, &later_t, &later_b);
     }
     for (int k0 = 0; k0 < job->k; k0 += INNER) {
         int k = job->k - k0 < INNER ? job->k - k0 : INNER;
