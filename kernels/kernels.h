@@ -116,9 +116,10 @@ unsigned rv_neuron_keeps(const rv_neuron *neuron);
 bool rv_neuron_spikes(const rv_neuron *neuron);
 
 /* State of a neuron layer at a chunk border: planes [B][ld] (NULL where the kind has none) and
- * the last spikes [B][rv_words(n)] (recurrent or adaptive). The adjoint twin holds in v, i, a the
- * adjoints of those, and in `last` nothing; `x` [B][ld] carries the adjoint of the current of the
- * step after the border (recurrent). All zero = at rest (v starts at 0). */
+ * the last spikes [B][rv_words(n)] (recurrent or adaptive). The adjoint twin holds in v and i the
+ * adjoints of those, in a the adjoint of the adaptation of the step after the border (it reaches
+ * both a and the last spikes), and in `last` nothing; `x` [B][ld] carries the adjoint of the
+ * current of that step (recurrent). All zero = at rest (v starts at 0). */
 typedef struct rv_neuron_state {
     float *v, *i, *a, *x;
     uint32_t *last;
@@ -127,7 +128,7 @@ typedef struct rv_neuron_state {
 typedef struct rv_neuron_forward {
     const rv_neuron *neuron;
     int T, B, n, ld;
-    const float *param[RV_P_COUNT]; /* each [ld] */
+    const float *param[RV_P_COUNT]; /* each [ld]; NULL: what leaves the equations unchanged */
     rv_values x;                    /* in: input current; may be held; may be h itself */
     rv_values h, i, a;              /* out: tape planes [T][B][ld]; i and a NULL unless kept */
     rv_spikes s;                    /* out; bits NULL for neurons that do not spike */
@@ -140,10 +141,11 @@ typedef struct rv_neuron_backward {
     const rv_neuron *neuron;
     int T, B, n, ld;
     const float *param[RV_P_COUNT];
-    rv_values h, i, a; /* tape planes; h is overwritten by the adjoint of x */
+    rv_values h, i, a; /* tape planes; h is overwritten by the adjoint of x, but where `held` is
+                        * wanted and nothing recurs it is left alone */
     rv_values gs;      /* adjoint of the spikes, or data NULL */
     rv_values gv, gh;  /* adjoint of v[t] (after reset) and of h[t], or data NULL; may be held */
-    rv_spikes s;       /* the spikes (recurrent weight gradient reads them in W) */
+    rv_spikes s;       /* the spikes forward gave; bits NULL for neurons that do not spike */
     const rv_map *recurrent;
     const uint32_t *starts;
     rv_neuron_state before;  /* state at the chunk's start, as forward found it */
@@ -254,7 +256,8 @@ typedef struct rv_ops {
     rv_status (*queue_sync)(rv_ctx *ctx, rv_queue *queue);
 
     /* Derived form of a map's weights for its form, batch rows at most `rows` (0: unknown). Made
-     * once per weight version: *packed is created when NULL, else rebuilt in place. */
+     * once per weight version: *packed is created when NULL, else rebuilt in place; it stays NULL
+     * on a device that needs none. */
     rv_status (*map_pack)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, int rows, void **packed);
     void (*map_unpack)(rv_ctx *ctx, void *packed);
 
