@@ -111,6 +111,12 @@ static void normal_has_tails_and_no_more(void **state) {
     assert_true(fabs((double)beyond[1] / (double)v.n - 0.31731) < 0.01);
     assert_true(fabs((double)beyond[2] / (double)v.n - 0.04550) < 0.005);
     assert_true(fabs((double)beyond[3] / (double)v.n - 0.00270) < 0.001);
+    for (size_t apart = 1; apart < 9; apart++) { /* neighbours know nothing of each other */
+        double product = 0;
+        for (size_t k = 0; k + apart < v.n; k++)
+            product += v.weight[k] * v.weight[k + apart] / 0.01;
+        assert_true(fabs(product) < 5 * sqrt((double)v.n));
+    }
     small_finish(&v.s);
 }
 

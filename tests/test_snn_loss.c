@@ -248,6 +248,19 @@ static void tie_is_won_by_the_first_class(void **state) {
     finish(&c);
 }
 
+/* The slope of a maximum that comes twice goes to the first. */
+static void equal_maxima_belong_to_the_first_step(void **state) {
+    (void)state;
+    course c;
+    start(&c, CLASSES, false, "cross_entropy", RV_READ_MEMBRANE_MAX);
+    *cell(&c, 2, 0, 0) = *cell(&c, 5, 0, 0) = 9;
+    c.chunks = 2;
+    run(&c);
+    assert_true(c.adjoint[2][0][0] != 0);
+    assert_true(c.adjoint[5][0][0] == 0);
+    finish(&c);
+}
+
 /* ---- adjoints ---------------------------------------------------------------------------- */
 static void check_adjoint(course *c) {
     double got[STEPS][BATCH][MOST];
@@ -391,6 +404,7 @@ int main(void) {
         cmocka_unit_test(samples_end_at_their_length),
         cmocka_unit_test(populations_smoothing_and_weights_give_their_closed_forms),
         cmocka_unit_test(tie_is_won_by_the_first_class),
+        cmocka_unit_test(equal_maxima_belong_to_the_first_step),
         cmocka_unit_test(adjoints_of_membranes_equal_differences),
         cmocka_unit_test(adjoint_of_a_count_is_the_slope_at_every_step),
         cmocka_unit_test(float_targets_are_taken_per_sample_or_step),

@@ -261,9 +261,9 @@ static void plateau_falls_after_patience_and_not_below_min(void **state) {
     real_option(&s.train.schedule, "patience", 2);
     real_option(&s.train.schedule, "min", 0.05);
     open_optimizer(&s, "sgd", 1, &o);
-    const double losses[] = {3, 2, 2, 2, 1.99999, 1, NAN, NAN, NAN, 1, 1, 1};
-    const double rates[] = {1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05};
-    for (int k = 0; k < 12; k++) {
+    const double losses[] = {3, 2, 2, 2, 1.99999, 1.5, 1.5, 1, NAN, NAN, NAN, 1, 1, 1};
+    const double rates[] = {1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05};
+    for (int k = 0; k < 14; k++) {
         rv_optimizer_epoch(o, losses[k]);
         if (!(fabs(rv_optimizer_rate(o) - rates[k]) < 1e-12))
             fail_msg("after epoch %d: %g, wanted %g", k, rv_optimizer_rate(o), rates[k]);

@@ -150,6 +150,50 @@ static void cuts_give_the_bits_of_the_whole(void **state) {
         }
 }
 
+/* A map alone on a static input: its adjoint is the sum over time of that of every step. */
+static void map_alone_on_a_held_input_sums_over_time(void **state) {
+    (void)state;
+    static const rv_readout readouts[] = {RV_READ_MEMBRANE_MEAN, RV_READ_EVERY_STEP};
+    for (int k = 0; k < 2; k++) {
+        float *first = NULL;
+        small s[3];
+        for (int c = 0; c < 3; c++) {
+            rv_step_result result;
+            const float *got;
+            memset(&s[c], 0, sizeof s[c]);
+            s[c].net_desc.input = (rv_shape){1, {IN}};
+            small_linear(&s[c], "fc", OUT, true);
+            s[c].loss.readout = readouts[k];
+            small_batch(&s[c], BATCH, 0, OUT, 3);
+            small_open(&s[c], "constant", STEPS, 4 * c + 1, 1, 1);
+            OK(rv_serial_gradient(s[c].serial, &s[c].batch, &result, &got));
+            const rv_tensor *bias = rv_net_tensor_find(s[c].net, "fc.bias");
+            const rv_tensor *weight = rv_net_tensor_find(s[c].net, "fc.weight");
+            const float *block = rv_version_block(rv_serial_version(s[c].serial));
+            double want[OUT] = {0};
+            for (int b = 0; b < BATCH; b++) {
+                double y[OUT], sum = 0;
+                for (int o = 0; o < OUT; o++) {
+                    y[o] = (double)block[bias->offset + (size_t)o];
+                    for (int i = 0; i < IN; i++)
+                        y[o] += (double)block[weight->offset + (size_t)(i * weight->ld + o)] *
+                                (double)s[c].batch.input.values.data[b * rv_round_up(IN, 16) + i];
+                    sum += exp(y[o]);
+                }
+                for (int o = 0; o < OUT; o++)
+                    want[o] += (exp(y[o]) / sum - (s[c].batch.label[b] == o)) / BATCH;
+            }
+            for (int o = 0; o < OUT; o++)
+                assert_true(fabs((double)got[bias->offset + (size_t)o] - want[o]) < 1e-6);
+            if (!first) first = small_memory(&s[0], s[0].net->n_trained, sizeof *first);
+            if (c == 0) memcpy(first, got, sizeof *first * s[0].net->n_trained);
+            assert_memory_equal(first, got, sizeof *first * s[0].net->n_trained);
+        }
+        for (int c = 0; c < 3; c++)
+            small_finish(&s[c]);
+    }
+}
+
 /* ---- neurons over chunks ----------------------------------------------------------------- */
 static const struct {
     const char *kind, *learn;
@@ -191,6 +235,34 @@ static void chunks_give_the_same_bits_for_every_neuron(void **state) {
         }
         small_finish(&a);
     }
+}
+
+/* Recurrence adds recurrent_weight times the spikes of the step before: nothing when it is 0. */
+static void recurrence_is_off_with_zero_weights_and_on_with_others(void **state) {
+    (void)state;
+    small plain, looped;
+    rv_step_result want, zero, on;
+    const float *gradient;
+    open_net(&plain, "rate", "lif", false, NULL, 2);
+    open_net(&looped, "rate", "lif", true, NULL, 2);
+    float *block = rv_version_block(rv_serial_version(looped.serial));
+    for (int t = 0; t < looped.net->tensor_count; t++) {
+        const rv_tensor *to = &looped.net->tensors[t];
+        const rv_tensor *from = rv_net_tensor_find(plain.net, to->name);
+        const float *source = rv_version_block(rv_serial_version(plain.serial));
+        if (from) memcpy(block + to->offset, source + from->offset, sizeof *block * to->count);
+    }
+    OK(rv_serial_gradient(plain.serial, &plain.batch, &want, &gradient));
+    OK(rv_version_derive(rv_serial_version(looped.serial), BATCH));
+    OK(rv_serial_gradient(looped.serial, &looped.batch, &on, &gradient));
+    const rv_tensor *loop = rv_net_tensor_find(looped.net, "n1.recurrent_weight");
+    memset(block + loop->offset, 0, sizeof *block * loop->count);
+    OK(rv_version_derive(rv_serial_version(looped.serial), BATCH));
+    OK(rv_serial_gradient(looped.serial, &looped.batch, &zero, &gradient));
+    assert_true(zero.loss == want.loss);
+    assert_true(on.loss != want.loss);
+    small_finish(&plain);
+    small_finish(&looped);
 }
 
 /* The loss of an integrator is smooth in its own decay: tau, w and beta against differences. */
@@ -335,7 +407,7 @@ static void open_regularised(small *s, double strength, int chunks, int micro_ba
 }
 
 typedef struct counter {
-    double count[HIDDEN];
+    double count[PARTS][HIDDEN]; /* by micro-batch: rows before and from BATCH/2 on */
 } counter;
 
 static rv_status count_units(void *self, const rv_pass *pass) {
@@ -344,37 +416,69 @@ static rv_status count_units(void *self, const rv_pass *pass) {
     for (int t = 0; t < s.T; t++)
         for (int b = 0; b < s.B; b++)
             for (int u = 0; u < s.n; u++)
-                c->count[u] +=
+                c->count[pass->row > 0][u] +=
                     s.bits[(size_t)t * s.stride_t + (size_t)(b * rv_words(s.n) + u / 32)] >>
                         u % 32 &
                     1u;
     return RV_OK;
 }
 
+/* Rates are those of the micro-batch, which weighs by its samples. */
 static void penalty_is_the_squared_distance_to_the_range(void **state) {
     (void)state;
-    small a, b;
-    rv_step_result ra, rb, evaluated;
-    const float *gradient;
-    counter seen = {{0}};
-    double want = 0;
-    open_regularised(&a, 2, 3, 1);
-    open_regularised(&b, 0, 3, 1);
-    rv_observer observer = {&seen, count_units};
-    rv_serial_observe(a.serial, &observer);
-    OK(rv_serial_gradient(a.serial, &a.batch, &ra, &gradient));
-    rv_serial_observe(a.serial, NULL);
-    OK(rv_serial_gradient(b.serial, &b.batch, &rb, &gradient));
-    for (int u = 0; u < HIDDEN; u++) {
-        double rate = seen.count[u] / (BATCH * STEPS);
-        want += 2 * (pow(fmax(rate - 0.05, 0), 2) + pow(fmax(0.02 - rate, 0), 2));
+    for (int parts = 1; parts <= PARTS; parts++) {
+        small a, b;
+        rv_step_result ra, rb, evaluated;
+        const float *gradient;
+        counter seen = {{{0}}};
+        double want = 0;
+        open_regularised(&a, 2, 3, parts);
+        open_regularised(&b, 0, 3, parts);
+        rv_observer observer = {&seen, count_units};
+        rv_serial_observe(a.serial, &observer);
+        OK(rv_serial_gradient(a.serial, &a.batch, &ra, &gradient));
+        rv_serial_observe(a.serial, NULL);
+        OK(rv_serial_gradient(b.serial, &b.batch, &rb, &gradient));
+        for (int m = 0; m < parts; m++) {
+            int B = rv_cut(m + 1, parts, BATCH) - rv_cut(m, parts, BATCH);
+            for (int u = 0; u < HIDDEN; u++) {
+                double rate = seen.count[m][u] / (B * STEPS);
+                want +=
+                    2 * (pow(fmax(rate - 0.05, 0), 2) + pow(fmax(0.02 - rate, 0), 2)) * B / BATCH;
+            }
+        }
+        assert_true(want > 0.01);
+        assert_true(fabs(ra.loss - rb.loss - want) < 1e-9);
+        OK(rv_serial_eval(a.serial, &a.batch, &evaluated, NULL, NULL));
+        assert_true(fabs(evaluated.loss - rb.loss) < 1e-12); /* evaluation judges without it */
+        small_finish(&a);
+        small_finish(&b);
     }
-    assert_true(want > 0.01);
-    assert_true(fabs(ra.loss - rb.loss - want) < 1e-9);
-    OK(rv_serial_eval(a.serial, &a.batch, &evaluated, NULL, NULL));
-    assert_true(fabs(evaluated.loss - rb.loss) < 1e-12); /* evaluation judges without it */
-    small_finish(&a);
-    small_finish(&b);
+}
+
+/* Its slope: what a unit of rate costs reaches the bias through the surrogate, as a loss on the
+ * same spikes would. Twice the strength is twice the difference of the gradients. */
+static void penalty_gradient_is_linear_in_its_strength(void **state) {
+    (void)state;
+    for (int parts = 1; parts <= PARTS; parts++) {
+        small s[3];
+        const float *gradient[3];
+        rv_step_result result;
+        double most = 0;
+        for (int k = 0; k < 3; k++) {
+            open_regularised(&s[k], 4 * k, 2, parts);
+            OK(rv_serial_gradient(s[k].serial, &s[k].batch, &result, &gradient[k]));
+        }
+        for (size_t i = 0; i < s[0].net->n_trained; i++) {
+            double one = (double)gradient[1][i] - (double)gradient[0][i];
+            double two = (double)gradient[2][i] - (double)gradient[0][i];
+            most = fmax(most, fabs(one));
+            assert_true(fabs(two - 2 * one) < 1e-5);
+        }
+        assert_true(most > 1e-3);
+        for (int k = 0; k < 3; k++)
+            small_finish(&s[k]);
+    }
 }
 
 static void strong_penalty_brings_the_rates_into_the_range(void **state) {
@@ -413,12 +517,15 @@ static void regulariser_gives_the_same_bits_for_every_chunk_count(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuts_give_the_bits_of_the_whole),
+        cmocka_unit_test(map_alone_on_a_held_input_sums_over_time),
         cmocka_unit_test(chunks_give_the_same_bits_for_every_neuron),
+        cmocka_unit_test(recurrence_is_off_with_zero_weights_and_on_with_others),
         cmocka_unit_test(decay_gradient_follows_what_is_stored),
         cmocka_unit_test(forms_follow_the_rate_of_the_input),
         cmocka_unit_test(forms_follow_the_rate_of_hidden_layers),
         cmocka_unit_test(dense_and_event_forms_agree),
         cmocka_unit_test(penalty_is_the_squared_distance_to_the_range),
+        cmocka_unit_test(penalty_gradient_is_linear_in_its_strength),
         cmocka_unit_test(strong_penalty_brings_the_rates_into_the_range),
         cmocka_unit_test(regulariser_gives_the_same_bits_for_every_chunk_count),
     };
