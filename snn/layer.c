@@ -110,14 +110,14 @@ static void row_copy(float *restrict to, const float *restrict from, int n, bool
     }
 }
 
-/* Into a held frame the steps are summed, t descending; that is how chunks add up, too. */
+/* A held target sums the steps of `from` (add), t descending; that is how chunks add up, too. */
 void rv_values_copy(rv_values to, rv_values from, bool add) {
     int T = to.stride_t == 0 ? from.T : to.T;
     for (int t = T - 1; t >= 0; t--) {
         for (int b = 0; b < to.B; b++) {
             row_copy(to.data + (size_t)t * to.stride_t + (size_t)b * (size_t)to.ld,
                      from.data + (size_t)t * from.stride_t + (size_t)b * (size_t)from.ld, to.n,
-                     add || (to.stride_t == 0 && t < T - 1));
+                     add);
         }
     }
 }
