@@ -225,7 +225,7 @@ static bool same_block(golden_case *c, const golden_net *g, const char *path, co
     for (int k = 0; k < count && !c->failed; k++) {
         char full[512];
         if (strstr(names[k], "_f64") || strstr(names[k], "_per_step") ||
-            strcmp(names[k], "input") == 0)
+            strcmp(names[k], "input") == 0 || strcmp(names[k], "eval_logits") == 0)
             continue;
         snprintf(full, sizeof full, "%s/%s", path, names[k]);
         const rv_tensor *tensor = tensor_of(c, g->net, names[k]);
@@ -269,36 +269,63 @@ static void check_layers(golden_case *c, golden_net *g) {
     }
 }
 
+/* F and the loss: spikes, membranes, logits and the loss with its penalty. */
+static bool forward(golden_case *c, plan *p, rv_loss *loss) {
+    golden_net *g = &p->g;
+    rv_pass *pass = &g->pass;
+    rv_loss_result result = {0};
+    if (!golden_ok(c, rv_state_clear(g->state, NULL)) || !golden_ok(c, rv_net_forward(pass)) ||
+        !golden_ok(c, rv_loss_observe(loss, pass)) ||
+        !golden_ok(c, rv_loss_finish(loss, pass, pass->B, &result, NULL)))
+        return false;
+    const char *logits = pass->training ? "logits" : "after_first_forward/eval_logits";
+    golden_close(c, logits, golden_get(c, logits), rv_loss_logits(loss), p->loss.classes,
+                 GOLDEN_MEMBRANE, 1);
+    if (!pass->training) return !c->failed;
+    float value = (float)result.loss;
+    check_layers(c, g);
+    golden_close(c, "loss", golden_get(c, "loss"), &value, 1, GOLDEN_MEMBRANE, 1);
+    if (golden_has(c, "penalty")) {
+        value = (float)rv_tape_penalty(g->tape, 0, pass->last);
+        golden_close(c, "penalty", golden_get(c, "penalty"), &value, 1, GOLDEN_MEMBRANE, 0);
+    }
+    return !c->failed;
+}
+
+static bool backward(golden_case *c, plan *p, rv_loss *loss) {
+    golden_net *g = &p->g;
+    rv_pass *pass = &g->pass;
+    if (!golden_ok(c, rv_state_clear(g->adjoint, NULL)) ||
+        !golden_ok(c, rv_loss_adjoint(loss, pass)) || !golden_ok(c, rv_net_backward(pass)) ||
+        !golden_ok(c, rv_net_weight(pass)))
+        return false;
+    golden_array flat = *golden_get(c, "grad/input"); /* an image's units are one row */
+    flat.rank = 1, flat.dim[0] = (size_t)pass->gx.n;
+    golden_close(c, "grad/input", &flat, pass->gx.data, pass->gx.ld, GOLDEN_GRADIENT, 0);
+    return !c->failed && same_block(c, g, "grad", g->gradient, GOLDEN_GRADIENT, 0);
+}
+
+/* Running statistics after the pass, and what the network then says without training. */
+static bool running(golden_case *c, plan *p, rv_loss *loss) {
+    golden_net *g = &p->g;
+    float *block = rv_version_block(g->version);
+    rv_net_statistics_apply(g->net, 0, g->pass.last, g->pass.statistics, g->pass.B, block);
+    g->pass.training = false;
+    return same_block(c, g, "after_first_forward", block, GOLDEN_MEMBRANE, 1) &&
+           golden_ok(c, rv_version_derive(g->version, g->pass.B)) && forward(c, p, loss);
+}
+
 static bool one_pass(golden_case *c, plan *p) {
     golden_net *g = &p->g;
     rv_pass *pass = &g->pass;
     rv_loss *loss = NULL;
-    rv_loss_result result = {0};
-    if (!golden_ok(c, rv_state_clear(g->state, NULL)) ||
-        !golden_ok(c, rv_state_clear(g->adjoint, NULL)) ||
-        !golden_ok(c, rv_loss_create(&p->loss, g->net, pass->B, &loss)))
-        return false;
+    if (!golden_ok(c, rv_loss_create(&p->loss, g->net, pass->B, &loss))) return false;
     *rv_tape_signal(g->tape, -1) = g->batch.input;
-    rv_values gx = golden_values(c, pass->t1, pass->B, rv_shape_units(g->desc.input));
-    pass->gx = gx;
-    if (golden_ok(c, rv_net_forward(pass)) && golden_ok(c, rv_loss_observe(loss, pass)) &&
-        golden_ok(c, rv_loss_finish(loss, pass, pass->B, &result, NULL))) {
-        float value = (float)result.loss;
-        const golden_array *logits = golden_get(c, "logits");
-        check_layers(c, g);
-        golden_close(c, "logits", logits, rv_loss_logits(loss), p->loss.classes, GOLDEN_MEMBRANE,
-                     1);
-        if (!golden_has(c, "penalty"))
-            golden_close(c, "loss", golden_get(c, "loss"), &value, 1, GOLDEN_MEMBRANE, 1);
-    }
-    if (!c->failed && golden_ok(c, rv_loss_adjoint(loss, pass)) &&
-        golden_ok(c, rv_net_backward(pass)) && golden_ok(c, rv_net_weight(pass))) {
-        const golden_array *want = golden_get(c, "grad/input");
-        golden_array flat = *want;
-        flat.rank = 1, flat.dim[0] = (size_t)gx.n;
-        golden_close(c, "grad/input", &flat, gx.data, gx.ld, GOLDEN_GRADIENT, 0);
-        same_block(c, g, "grad", g->gradient, GOLDEN_GRADIENT, 0);
-    }
+    pass->gx = golden_values(c, pass->t1, pass->B, rv_shape_units(g->desc.input));
+    pass->statistics =
+        golden_memory(c, (size_t)pass->t1 * rv_net_statistics(g->net), sizeof(float));
+    if (forward(c, p, loss) && backward(c, p, loss) && golden_has(c, "after_first_forward"))
+        running(c, p, loss);
     rv_loss_destroy(loss);
     return !c->failed;
 }
@@ -344,13 +371,17 @@ static bool three_steps(golden_case *c, plan *p, const char *name) {
         load(c, g, rv_serial_version(serial), "param")) {
         snprintf(path, sizeof path, "after3/%s/loss_per_step", name);
         const golden_array *losses = golden_get(c, path);
-        float *got = golden_memory(c, losses->n + 1, sizeof *got);
+        float *loss = golden_memory(c, losses->n + 1, sizeof *loss);
+        float *norm = golden_memory(c, losses->n + 1, sizeof *norm);
         for (size_t k = 0; k < losses->n && !c->failed; k++) {
             rv_step_result result;
             if (golden_ok(c, rv_serial_step(serial, &g->batch, &result)))
-                got[k] = (float)result.loss;
+                loss[k] = (float)result.loss, norm[k] = (float)result.norm;
         }
-        golden_close(c, path, losses, got, (int)losses->n, GOLDEN_MEMBRANE, 1);
+        golden_close(c, path, losses, loss, (int)losses->n, GOLDEN_MEMBRANE, 1);
+        snprintf(path, sizeof path, "after3/%s/grad_norm_per_step", name);
+        if (golden_has(c, path))
+            golden_close(c, path, golden_get(c, path), norm, (int)losses->n, GOLDEN_GRADIENT, 0);
         snprintf(path, sizeof path, "after3/%s", name);
         same_block(c, g, path, rv_version_block(rv_serial_version(serial)), GOLDEN_GRADIENT, 0);
     }
