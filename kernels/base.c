@@ -14,8 +14,10 @@
 #endif
 
 /* ---- errors ------------------------------------------------------------------------------ */
+/* One per thread: a worker's failure is copied to the thread that reports it (rv_error_set). */
 static _Thread_local rv_error thread_error;
 
+/* A switch and not an array: the numbers are exit codes, with gaps. */
 const char *rv_status_text(rv_status status) {
     switch (status) {
 #define RV_STATUS_CASE(name, code, text)                                                           \
@@ -31,6 +33,7 @@ const rv_error *rv_error_get(void) {
     return &thread_error;
 }
 
+/* The caller may hand back what rv_error_get gave it. */
 void rv_error_set(const rv_error *error) {
     if (error != &thread_error) thread_error = *error;
 }
@@ -40,6 +43,7 @@ static void text_set(char *to, size_t size, const char *from) {
     snprintf(to, size, "%s", from ? from : "");
 }
 
+/* The one place that fills the error; the two public forms differ in what they know. */
 static rv_status fail_list(rv_status status, rv_where where, const char *key, const char *hint,
                            const char *format, va_list arguments) {
     /* The arguments may point into the old error (a message wrapped in another), so build anew. */
@@ -79,12 +83,14 @@ static struct {
     atomic_bool sticky;
 } faults[RV_FAULT_SITES];
 
+/* Arming counts anew, so that a test can walk n = 0, 1, ... until nothing fails. */
 void rv_fault_arm(rv_fault_site site, long nth, bool sticky) {
     atomic_store(&faults[site].at, nth < 0 ? 0 : nth + 1);
     atomic_store(&faults[site].sticky, sticky);
     atomic_store(&faults[site].calls, 0);
 }
 
+/* Several threads may pass a site at once: each call gets a number of its own. */
 bool rv_fault(rv_fault_site site) {
     long call = atomic_fetch_add(&faults[site].calls, 1) + 1, at = atomic_load(&faults[site].at);
     return at > 0 && (atomic_load(&faults[site].sticky) ? call >= at : call == at);
@@ -96,8 +102,9 @@ long rv_fault_count(rv_fault_site site) {
 #endif
 
 /* ---- sizes and memory -------------------------------------------------------------------- */
-#define ALIGN ((size_t)64)
+#define ALIGN ((size_t)64) /* a cache line, and the widest vector */
 
+/* Sizes come from configuration and files: every product of them goes through here. */
 rv_status rv_size_mul(size_t a, size_t b, size_t *out) {
     if (__builtin_mul_overflow(a, b, out))
         return rv_fail(RV_MEMORY, "a size does not fit in memory: %zu times %zu", a, b);
@@ -135,6 +142,8 @@ static void *memory_get(size_t bytes) {
     return memory;
 }
 
+/* Zeroing here touches every page at once, so that running out of memory shows in the caller that
+ * asked and not in the middle of a step. */
 rv_status rv_alloc(size_t count, size_t size, const char *what, void *out) {
     rv_status status = RV_OK;
     size_t bytes = 0;
@@ -152,6 +161,7 @@ void rv_free(void *memory) {
     free(memory);
 }
 
+/* From rv_alloc, so that one function frees all. */
 rv_status rv_strdup(const char *text, char **out) {
     rv_status status = RV_OK;
     size_t size = strlen(text) + 1;
@@ -172,6 +182,8 @@ _Static_assert(sizeof(rv_arena_block) <= ALIGN, "the header must fit in one line
 
 enum { ARENA_LEAST = 64 * 1024 };
 
+/* A new newest block. What is left of the one before stays unused until the reset: blocks are few
+ * and only the first items make them. */
 static rv_status arena_grow(rv_arena *arena, size_t bytes) {
     rv_status status = RV_OK;
     rv_arena_block *block = NULL;
@@ -187,6 +199,7 @@ out:
     return status;
 }
 
+/* Whole cache lines, so that what follows is aligned and workers do not share a line. */
 rv_status rv_arena_get(rv_arena *arena, size_t count, size_t size, void *out) {
     rv_status status = RV_OK;
     size_t bytes = 0;
@@ -203,6 +216,7 @@ out:
     return status;
 }
 
+/* A mark is the number of bytes taken: blocks made later start at or above it. */
 size_t rv_arena_mark(const rv_arena *arena) {
     return arena->used;
 }
@@ -227,6 +241,7 @@ void rv_arena_release(rv_arena *arena, size_t mark) {
     arena->used = mark;
 }
 
+/* The peak is kept: it sizes the block of the next item. */
 static void arena_free(rv_arena *arena) {
     while (arena->block) {
         rv_arena_block *older = arena->block->older;
@@ -236,6 +251,8 @@ static void arena_free(rv_arena *arena) {
     arena->used = 0;
 }
 
+/* One block that was large enough for the largest item is kept; several are given back, and the
+ * next item makes one of their size together. */
 void rv_arena_reset(rv_arena *arena) {
     rv_arena_block *block = arena->block;
     if (block && !block->older && block->size >= arena->peak) {
@@ -254,10 +271,12 @@ void rv_arena_finish(rv_arena *arena) {
 }
 
 /* ---- parameter tables -------------------------------------------------------------------- */
+/* Rows of different tables differ in size; each begins with an rv_row. */
 const rv_row *rv_table_row(const rv_table *table, int index) {
     return (const rv_row *)((const char *)table->rows + (size_t)index * table->stride);
 }
 
+/* Tables hold a few dozen rows and are searched while a configuration is read: no index. */
 const rv_row *rv_table_find(const rv_table *table, const char *name) {
     for (int i = 0; i < table->count; i++) {
         const rv_row *row = rv_table_row(table, i);
@@ -266,16 +285,19 @@ const rv_row *rv_table_find(const rv_table *table, const char *name) {
     return NULL;
 }
 
+/* The row is one of the table's own, so its address says where it is. */
 int rv_table_index(const rv_table *table, const rv_row *row) {
     for (int i = 0; i < table->count; i++)
         if (rv_table_row(table, i) == row) return i;
     return -1;
 }
 
+/* Required numbers have NAN for a default; converting it would be undefined. */
 static int default_int(double value) {
     return value >= INT_MIN && value <= INT_MAX ? (int)value : 0; /* NAN: 0 */
 }
 
+/* One case per type of rv_type: a new type is a compiler warning here. */
 void rv_specs_default(const rv_spec *specs, void *options) {
     for (const rv_spec *spec = specs; spec && spec->name; spec++) {
         char *at = (char *)options + spec->offset;
@@ -291,12 +313,12 @@ void rv_specs_default(const rv_spec *specs, void *options) {
         case RV_T_REAL:
             *(double *)at = spec->initial;
             break;
-        case RV_T_REALS: {
+        case RV_T_REALS: { /* a scalar: its array is its own value */
             rv_reals *reals = (rv_reals *)at;
             *reals = (rv_reals){1, &reals->value, (float)spec->initial};
             break;
         }
-        case RV_T_TEXT:
+        case RV_T_TEXT: /* the text itself, owned by nobody */
             *(const char **)at = spec->choices;
             break;
         case RV_T_PAIR:
@@ -342,7 +364,7 @@ void rv_flush_restore(unsigned mode) {
                      :
                      : "r"((now & ~(unsigned long)FLUSH_BITS) | (mode & FLUSH_BITS)));
 }
-#else
+#else /* elsewhere denormals stay: slower where they occur, and other last bits */
 unsigned rv_flush_set(void) {
     return 0;
 }

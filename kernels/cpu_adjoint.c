@@ -14,6 +14,7 @@
 #include <string.h>
 
 /* ---- slopes: the surrogate of one tile ------------------------------------------------------ */
+/* One loop per surrogate: a call per tile costs nothing, a choice per unit would. */
 typedef void (*slope_fn)(int cols, const float *h, const float *theta, const float *p, float *out);
 
 #define SLOPE(name, form, source, parameters)                                                      \
@@ -29,6 +30,7 @@ RV_SURROGATE_LIST(SLOPE)
 static const slope_fn slopes[RV_SURROGATES] = {RV_SURROGATE_LIST(SLOPE_ROW)};
 
 /* ---- one step of one tile ------------------------------------------------------------------- */
+/* Nothing learns, or something does; a tied gain gives its gradient to beta. */
 typedef enum learning { LEARN_NONE, LEARN_FREE, LEARN_TIED, LEARNINGS } learning;
 
 typedef struct adjoint_tile {
@@ -44,10 +46,13 @@ typedef struct adjoint_tile {
     float (*part)[EVENT_TILE]; /* [RV_P_COUNT]: this step's parts of the parameters' gradients */
 } adjoint_tile;
 
+/* The specialised step, and the kind's inline function it is made from. */
 typedef void (*adjoint_fn)(const adjoint_tile *tile);
 typedef rv_real (*cell_fn)(const rv_neuron *n, const rv_unit *p, const rv_trace *r, rv_carry *c,
                            rv_unit *g);
 
+/* Constant arguments, as in the forward step: the loop has no branches, and what does not learn is
+ * not computed. */
 RV_INLINE void adjoint_any(cell_fn cell, unsigned traits, rv_cpu_reset reset, bool detached,
                            learning learn, const adjoint_tile *tile) {
     /* The adaptation's path to the spike comes in through `feed`. */
@@ -152,6 +157,7 @@ typedef struct adjoint_job {
 enum { SAMPLES = 16 }; /* of one item */
 static const float zeros[EVENT_TILE];
 
+/* Absent adjoints are read as zeros: one loop serves all cases. */
 static const float *row_or_zeros(rv_values v, int t, int b, int col) {
     return v.data ? values_row(v, t, b) + col : zeros;
 }
@@ -165,6 +171,7 @@ static const uint16_t *bits_at(rv_spikes s, int t, int b, int col) {
     return s.bits ? (const uint16_t *)spikes_row(s, t, b) + col / RV_LANES : NULL;
 }
 
+/* theta[t] of an adaptive kind; others have their parameter array. */
 static void thresholds(const adjoint_job *job, const adjoint_tile *tile, const float *a,
                        float *out) {
     for (int j = 0; j < tile->cols; j++) {
@@ -215,6 +222,7 @@ static void adjoint_pad(const adjoint_tile *tile, int first) {
         memset(tile->part[p] + first, 0, bytes);
 }
 
+/* A sample that starts at step t owes nothing to step t-1. */
 static void adjoint_restart(const adjoint_tile *tile) {
     size_t bytes = (size_t)tile->cols * sizeof(float);
     memset(tile->v, 0, bytes);
@@ -222,6 +230,8 @@ static void adjoint_restart(const adjoint_tile *tile) {
     if (tile->ca) memset(tile->ca, 0, bytes);
 }
 
+/* Everything of one step of one tile, in the order the equations need it: slopes from h before h is
+ * overwritten, state of t-1 from the tape, the step, then what it feeds. */
 static void adjoint_tile_run(const adjoint_job *job, int t, int b, int col, int cols) {
     const rv_neuron_backward *n = job->n;
     const bool learns = n->neuron->learn != 0, adaptation = job->traits & RV_HAS_ADAPTATION;
@@ -305,6 +315,7 @@ static void columns_item(void *argument, int item, int worker) {
                 adjoint_tile_run(job, t, b, col, last - col < EVENT_TILE ? last - col : EVENT_TILE);
 }
 
+/* Learned parameters fix the order of samples; without them it is free. */
 static void adjoint_steps(rv_ctx *ctx, adjoint_job *job) {
     const rv_neuron_backward *n = job->n;
     if (n->neuron->learn)
@@ -315,12 +326,14 @@ static void adjoint_steps(rv_ctx *ctx, adjoint_job *job) {
 
 /* ---- recurrence: s[t] feeds x[t+1] ------------------------------------------------------------
  */
+/* gs[t] += W gx[t+1]: a dense product at every step, whose rows are the samples. */
 typedef struct feedback {
     float *transposed; /* recurrent weights [to][from] */
     float *next;       /* adjoint of x[t+1], nothing where a sample starts there [B][ld] */
     float *sums;       /* [B][ld] */
 } feedback;
 
+/* The weights are transposed once for all steps. */
 static rv_status feedback_prepare(const rv_neuron_backward *n, rv_arena *arena, feedback *f) {
     rv_status status = RV_OK;
     size_t rows = (size_t)n->B * (size_t)n->ld, ld = (size_t)n->ld;
@@ -352,6 +365,7 @@ static void feedback_keep(const rv_neuron_backward *n, int t, float *to) {
     }
 }
 
+/* t descending: the product needs gx of the whole layer at t+1, so steps cannot be taken apart. */
 static rv_status recurrent_run(rv_ctx *ctx, adjoint_job *job, rv_arena *arena) {
     rv_status status = RV_OK;
     const rv_neuron_backward *n = job->n;

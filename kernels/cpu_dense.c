@@ -53,6 +53,7 @@ RV_INLINE void tile_any(int rows, int vectors, int k, const float *a, size_t a_r
     }
 }
 
+/* start: what the accumulators begin with, one row for all rows; NULL: what is at c. */
 typedef void (*tile_fn)(int k, const float *a, size_t lda, const float *b, int b_row, float *c,
                         size_t ldc, const float *start);
 
@@ -99,6 +100,7 @@ RV_INLINE void tile_run(int rows, int cols, bool packed, int k, const float *a, 
 }
 
 /* Rows per tile so that the tiles of m rows are about equal. */
+/* Nine tiles of 14 rows and one of 2 would waste most of the last: ten of 13 do not. */
 static int even_rows(int m) {
     int blocks = (m + TILE_ROWS - 1) / TILE_ROWS;
     return (m + blocks - 1) / blocks;
@@ -156,6 +158,8 @@ static void panel_pack(const rv_product *p, int col, int cols, float *panel) {
 }
 
 /* ---- c = a b ------------------------------------------------------------------------------- */
+/* Items are blocks of rows times panels of columns; each copies its own panel, which costs one part
+ * in BLOCK_ROWS of the work and lets items run in any order. */
 typedef struct product_job {
     const rv_product *p;
     int panels, cols; /* cols: n rounded up */
@@ -186,6 +190,7 @@ static void product_item(void *argument, int item, int worker) {
     }
 }
 
+/* A sum that does not continue what is there starts from the bias, else from zeros. */
 rv_status rv_cpu_product(rv_ctx *ctx, const rv_product *product, rv_arena *arena) {
     static const float zeros[TILE_COLS];
     rv_status status = RV_OK;
@@ -203,6 +208,8 @@ out:
 }
 
 /* ---- gw += x^T g --------------------------------------------------------------------------- */
+/* The inner axis is rows of x and g, taken in the order gradients are added; x is copied for a
+ * tile's rows to lie together, which also turns bits into floats. */
 typedef struct weight_job {
     const rv_signal *x;
     rv_values g;
@@ -228,6 +235,7 @@ static void order_next(const weight_job *job, int *t, int *b) {
     --*t;
 }
 
+/* One row of x goes to its place in every tile. */
 static void weight_left(void *argument, int item, int worker) {
     const weight_job *job = argument;
     float *row = job->scratch + (size_t)worker * job->scratch_floats;
@@ -242,6 +250,7 @@ static void weight_left(void *argument, int item, int worker) {
     }
 }
 
+/* One panel of columns, all tiles of rows: the panel stays in the first cache. */
 static void weight_item(void *argument, int item, int worker) {
     const weight_job *job = argument;
     int col = item * TILE_COLS;

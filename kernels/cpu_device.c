@@ -25,7 +25,7 @@ enum { SPINS = 400 };
 
 typedef struct pool {
     int threads, started; /* workers wanted, threads made: started + 1 when complete */
-    int spins;
+    int spins;            /* 0 where threads have to share processors */
     pthread_t *thread;
     pthread_mutex_t turn; /* one run at a time */
     pthread_mutex_t lock;
@@ -33,11 +33,12 @@ typedef struct pool {
     atomic_uint round;     /* runs begun; a change is the signal to work */
     atomic_int next, left; /* item to take; workers still in this round */
     atomic_bool stop;
-    int items, grain;
+    int items, grain; /* of this run; items a worker takes at a time */
     void (*fn)(void *job, int item, int worker);
     void *job;
 } pool;
 
+/* A device. Its caches are filled by ops, which run one at a time. */
 struct rv_ctx {
     rv_isa isa;
     pool pool;
@@ -47,6 +48,7 @@ struct rv_ctx {
 };
 
 /* ---- the pool ---------------------------------------------------------------------------- */
+/* Which worker takes an item is left to chance; items are made so that it cannot show. */
 static void take_items(pool *p, int worker) {
     for (;;) {
         int first = atomic_fetch_add_explicit(&p->next, p->grain, memory_order_relaxed);
@@ -57,11 +59,14 @@ static void take_items(pool *p, int worker) {
     }
 }
 
+/* What a new thread is told; it frees this. */
 typedef struct worker_start {
     pool *pool;
     int worker;
 } worker_start;
 
+/* Polls for a new round, then sleeps for one; works; the last of a round wakes the caller. The
+ * round is changed under the lock, so a worker that checks it there cannot miss the signal. */
 static void *worker_main(void *argument) {
     worker_start start = *(worker_start *)argument;
     pool *p = start.pool;
@@ -89,6 +94,7 @@ static void *worker_main(void *argument) {
     }
 }
 
+/* Everything the workers read was written before; changing the round publishes it. */
 static void pool_round(pool *p) {
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->round, 1);
@@ -96,6 +102,7 @@ static void pool_round(pool *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
+/* Also after a start that failed half way: `started` threads are there to end. */
 static void pool_finish(pool *p) {
     if (!p->thread) return;
     atomic_store(&p->stop, true);
@@ -123,6 +130,7 @@ out:
     return status;
 }
 
+/* With one thread there is no pool: items run in the caller. */
 static rv_status pool_init(pool *p, int threads) {
     rv_status status = RV_OK;
     cpu_set_t mine;
@@ -154,6 +162,8 @@ rv_isa rv_cpu_isa(const rv_ctx *ctx) {
     return ctx->isa;
 }
 
+/* The caller works too, then waits for the rest: a worker that found nothing left still counts
+ * down, so that no round overlaps the next. */
 void rv_cpu_run(rv_ctx *ctx, int items, void (*fn)(void *job, int item, int worker), void *job) {
     pool *p = &ctx->pool;
     if (p->threads == 1 || items <= 1) {
@@ -179,6 +189,7 @@ void rv_cpu_run(rv_ctx *ctx, int items, void (*fn)(void *job, int item, int work
     pthread_mutex_unlock(&p->turn);
 }
 
+/* Weak: there is none in a build without oneDNN. */
 extern void omp_set_num_threads(int threads) __attribute__((weak));
 
 void rv_cpu_one_thread(void) {
@@ -232,6 +243,7 @@ out:
 }
 
 /* ---- memory ------------------------------------------------------------------------------ */
+/* Host memory: alignment and zeroing are rv_alloc's. */
 rv_status RV_CPU(alloc)(rv_ctx *ctx, size_t bytes, const char *what, void **out) {
     (void)ctx;
     return rv_alloc(bytes, 1, what, out);
@@ -245,7 +257,7 @@ void RV_CPU(free)(rv_ctx *ctx, void *memory) {
 rv_status RV_CPU(copy)(rv_ctx *ctx, rv_queue *queue, void *to, bool to_host, const void *from,
                        bool from_host, size_t bytes) {
     (void)ctx, (void)queue, (void)to_host, (void)from_host;
-    memmove(to, from, bytes);
+    memmove(to, from, bytes); /* both sides are host memory, and may overlap */
     return RV_OK;
 }
 

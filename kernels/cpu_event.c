@@ -31,6 +31,8 @@ static size_t row_list(const uint32_t *bits, int words, uint32_t *index) {
     return (size_t)(to - index);
 }
 
+/* Where each row's list begins is known from a count of bits before any list is written, so rows
+ * can be listed by any worker. */
 typedef struct list_job {
     rv_spikes s;
     int rows;
@@ -58,6 +60,7 @@ static void list_item(void *argument, int item, int worker) {
     }
 }
 
+/* Two passes over the bits: they are 1/32 of what the lists and their sums will touch. */
 rv_status rv_cpu_lists(rv_ctx *ctx, rv_spikes s, int frames, rv_arena *arena, rv_lists *out) {
     rv_status status = RV_OK;
     int words = rv_words(s.n);
@@ -82,6 +85,7 @@ out:
 }
 
 /* ---- forward ------------------------------------------------------------------------------ */
+/* An item is one tile of columns of ROWS rows. */
 typedef struct forward_job {
     const rv_map *map;
     rv_values y;
@@ -124,6 +128,7 @@ out:
  * add in the same order, so the choice does not show in the bits. */
 enum { NARROW = 32, RUN = 1024, INPUTS = 128 };
 
+/* A visit is a row in the order of addition: visit 0 is the first sample of the last step. */
 typedef struct weight_job {
     const rv_map *map;
     rv_values g;
@@ -145,6 +150,7 @@ static const float *visit_adjoint(const weight_job *job, int visit) {
     return values_row(job->g, row / job->g.B, row % job->g.B);
 }
 
+/* The same input occurs once in a row, so the adds of one row do not wait for each other. */
 RV_INLINE void narrow_any(const weight_job *job, int first, int last, int vectors) {
     size_t ld = (size_t)job->map->ld;
     rv_vec bias[EVENT_VECTORS];
@@ -170,6 +176,7 @@ RV_INLINE void narrow_any(const weight_job *job, int first, int last, int vector
         RV_UNROLL for (int j = 0; j < vectors; j++) vec_store(job->gb + j * RV_WIDTH, bias[j]);
 }
 
+/* One thread: the whole gradient is a few cache pages, splitting it costs more than it saves. */
 static void narrow_weight(const weight_job *job) {
     if (job->map->ld == RV_LANES)
         narrow_any(job, 0, job->rows, RV_LANES / RV_WIDTH);
@@ -205,6 +212,7 @@ static void transpose_run(weight_job *job) {
     job->start[0] = 0;
 }
 
+/* INPUTS rows of one tile; a run's adjoints of that tile stay in the second cache meanwhile. */
 static void wide_item(void *argument, int item, int worker) {
     const weight_job *job = argument;
     int ld = job->map->ld, col = item / job->blocks * EVENT_TILE, block = item % job->blocks;
@@ -227,6 +235,8 @@ static void wide_item(void *argument, int item, int worker) {
     }
 }
 
+/* Runs follow each other in the order of visits and add onto what the last left: where they are cut
+ * cannot show. */
 static rv_status wide_weight(rv_ctx *ctx, weight_job *job, rv_arena *arena) {
     rv_status status = RV_OK;
     int tiles = (job->map->ld + EVENT_TILE - 1) / EVENT_TILE;

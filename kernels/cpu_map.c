@@ -21,6 +21,7 @@ static bool rows_even(rv_values v) {
 }
 
 /* ---- forward ------------------------------------------------------------------------------ */
+/* Rows [first, ...) of a signal of bits as floats. */
 typedef struct unpack_job {
     const rv_signal *x;
     int first;
@@ -61,6 +62,7 @@ out:
     return status;
 }
 
+/* Steps that follow each other without a gap are one product of many rows. */
 static rv_status dense_forward(rv_ctx *ctx, const rv_map *map, const rv_signal *x, rv_values y,
                                rv_arena *arena) {
     rv_status status = RV_OK;
@@ -84,6 +86,7 @@ out:
     return status;
 }
 
+/* Values have one form; bits have the one the map was given. */
 rv_status RV_CPU(map_forward)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, const rv_signal *x,
                               rv_values y, rv_arena *arena) {
     rv_status status = RV_OK;
@@ -100,6 +103,7 @@ rv_status RV_CPU(map_forward)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, c
 }
 
 /* ---- adjoints ----------------------------------------------------------------------------- */
+/* The adjoint is never sparse: always a product with the transposed weights. */
 rv_status RV_CPU(map_backward)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, rv_values g,
                                rv_values gx, bool add, rv_arena *arena) {
     rv_status status = RV_OK;
@@ -124,11 +128,13 @@ out:
     return status;
 }
 
+/* Adjoints of a dense map added up: the gradient of its bias. */
 typedef struct bias_job {
     rv_values g;
     float *gb;
 } bias_job;
 
+/* Columns are independent; within one, t descending and b ascending as everywhere. */
 static void bias_item(void *argument, int item, int worker) {
     const bias_job *job = argument;
     int col = item * EVENT_TILE, ld = rv_round_up(job->g.n, RV_LANES);
@@ -142,6 +148,7 @@ static void bias_item(void *argument, int item, int worker) {
         }
 }
 
+/* Event form adds the bias's part while a tile of g is near; dense form makes a pass of its own. */
 rv_status RV_CPU(map_weight)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, const rv_signal *x,
                              rv_values g, float *gw, float *gb, rv_arena *arena) {
     rv_status status = RV_OK;

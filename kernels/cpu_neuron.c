@@ -22,6 +22,7 @@ typedef struct step_tile {
     uint16_t *fired;
 } step_tile;
 
+/* The specialised step, and the kind's inline function it is made from. */
 typedef void (*step_fn)(const step_tile *tile);
 typedef void (*cell_fn)(const rv_neuron *n, const rv_unit *p, rv_real x, rv_cell *c);
 
@@ -60,6 +61,8 @@ RV_INLINE void step_any(cell_fn cell, unsigned traits, rv_cpu_reset reset, bool 
     }
 }
 
+/* One function for every kind, reset and comparison. The compiler folds those that came out equal.
+ */
 #define STEP(name, traits, reset, strict)                                                          \
     static void step_##name##_##reset##_##strict(const step_tile *tile) {                          \
         step_any(rv_##name##_step, traits, RV_CPU_RESET_##reset, strict, tile);                    \
@@ -93,6 +96,8 @@ typedef struct forward_job {
 
 enum { SAMPLES = 16 }; /* of one item */
 
+/* starts NULL: samples start at step 0 of the whole sequence only, with the state they are given.
+ */
 bool rv_cpu_starts(const uint32_t *starts, int B, int t, int b) {
     return starts && (starts[(size_t)t * (size_t)rv_words(B) + (size_t)b / 32] >> b % 32 & 1u);
 }
@@ -116,6 +121,8 @@ static float *values_at(rv_values v, int t, int b, int col) {
     return v.data ? values_row(v, t, b) + col : NULL;
 }
 
+/* Everything of one step of one tile: fresh state where the sample starts, current, step, padding.
+ */
 static void forward_tile(const forward_job *job, int t, int b, int col, int cols) {
     const rv_neuron_forward *n = job->n;
     const rv_map *map = job->map, *recurrent = n->recurrent;
@@ -132,6 +139,7 @@ static void forward_tile(const forward_job *job, int t, int b, int col, int cols
     for (int p = 0; p < RV_P_COUNT; p++)
         tile.param[p] = n->param[p] + col;
     if (n->s.bits) tile.fired = (uint16_t *)spikes_row(n->s, t, b) + col / RV_LANES;
+    /* The spikes of the step before: of this chunk, of the chunk before, or none. */
     if (starts)
         tile.last = job->silent;
     else if (t > 0)
@@ -147,6 +155,7 @@ static void forward_tile(const forward_job *job, int t, int b, int col, int cols
         if (tile.i) memset(tile.i, 0, bytes);
         if (tile.a) memset(tile.a, 0, bytes);
     }
+    /* The current: bias, then inputs ascending; then the feedback, bias and units ascending. */
     if (map) {
         size_t r = (size_t)t * (size_t)n->B + (size_t)b, first = job->lists.start[r];
         event_sum(cols, map->weight + col, (size_t)map->ld, job->lists.index + first,
@@ -194,6 +203,7 @@ static void samples_item(void *argument, int item, int worker) {
                 forward_tile(job, t, b, col, n->ld - col < EVENT_TILE ? n->ld - col : EVENT_TILE);
 }
 
+/* Whatever the order of tiles and samples, a unit sees its steps in order and nothing else. */
 static void forward_steps(rv_ctx *ctx, forward_job *job) {
     if (job->map || job->n->recurrent)
         rv_cpu_run(ctx, job->tiles * job->blocks, tile_item, job);
@@ -223,6 +233,7 @@ out:
     return status;
 }
 
+/* Scratch of the op; layers usually give every array, so nothing is copied. */
 rv_status rv_cpu_params(const rv_neuron *neuron, const float *const given[RV_P_COUNT], int ld,
                         rv_arena *arena, const float *param[RV_P_COUNT]) {
     static const float neutral[RV_P_COUNT] = {[RV_P_BETA] = 1, [RV_P_GAIN] = 1, [RV_P_THETA] = 1};
@@ -247,6 +258,7 @@ out:
     return status;
 }
 
+/* With feedback all samples finish a step before its spikes are listed for the next. */
 static rv_status forward_run(rv_ctx *ctx, const rv_map *map, const rv_signal *x,
                              const rv_neuron_forward *n, rv_arena *arena) {
     rv_status status = RV_OK;

@@ -18,19 +18,21 @@ typedef struct factors {
     float rate, decay, momentum, keep, beta1, new1, beta2, new2, step, root, epsilon, shrink;
 } factors;
 
+/* One row of `updates`: floats [first, last) of a tensor. */
 typedef void (*update_fn)(const rv_optim_update *u, const factors *f, size_t first, size_t last);
 
 /* Sutskever et al. 2013 in PyTorch's form: buf = momentum*buf + (1-dampening)*g; w -= rate*buf */
 static void update_sgd(const rv_optim_update *u, const factors *f, size_t first, size_t last) {
     float *restrict w = u->weight, *restrict m = u->slot[0];
     const float *restrict grad = u->grad;
-    if (f->momentum == 0) {
+    if (f->momentum == 0) { /* no buffer: slot[0] may be absent */
         for (size_t i = first; i < last; i++) {
             float g = rv_fma(f->decay, w[i], grad[i] * u->scale);
             w[i] = rv_fma(-f->rate, g, w[i]);
         }
         return;
     }
+    /* The first buffer is the gradient itself, undamped. */
     const float keep = u->step == 0 ? 1.0f : f->keep, momentum = u->step == 0 ? 0.0f : f->momentum;
     const float ahead = u->nesterov ? f->momentum : 1.0f, own = u->nesterov ? 1.0f : 0.0f;
     for (size_t i = first; i < last; i++) {
@@ -81,6 +83,7 @@ enum { SGD, ADAM, ADAMW, RMSPROP, KINDS };
 static const update_fn updates[KINDS] = {
     [SGD] = update_sgd, [ADAM] = update_adam, [ADAMW] = update_adam, [RMSPROP] = update_rmsprop};
 
+/* In double, as PyTorch computes its scalars, then rounded once. */
 static factors factors_of(const rv_optim_update *u) {
     bool decoupled = u->decoupled || u->kind == ADAMW;
     double beta2 = u->kind == RMSPROP ? u->alpha : u->beta2;
@@ -100,6 +103,7 @@ static factors factors_of(const rv_optim_update *u) {
                      .shrink = decoupled ? (float)(1 - u->rate * u->decay) : 1.0f};
 }
 
+/* Decays and thresholds must stay what they are whatever the step was. */
 static void limit_apply(rv_limit limit, float *w, size_t first, size_t last) {
     if (limit == RV_LIMIT_UNIT)
         for (size_t i = first; i < last; i++)
@@ -114,6 +118,7 @@ typedef struct update_job {
     factors f;
 } update_job;
 
+/* The limit follows while the block is still in the first cache. */
 static void update_item(void *argument, int item, int worker) {
     const update_job *job = argument;
     size_t first = (size_t)item * BLOCK, last = first + BLOCK;
@@ -137,6 +142,8 @@ rv_status RV_CPU(optim_update)(rv_ctx *ctx, rv_queue *queue, const rv_optim_upda
 }
 
 /* ---- norm ---------------------------------------------------------------------------------- */
+/* Eight sums within a block, so that it vectorises; blocks are added in order in one thread, which
+ * memory bounds anyway. */
 rv_status RV_CPU(norm2)(rv_ctx *ctx, rv_queue *queue, const float *x, size_t n, double *sum) {
     double total = 0;
     (void)ctx, (void)queue;
@@ -156,6 +163,7 @@ rv_status RV_CPU(norm2)(rv_ctx *ctx, rv_queue *queue, const float *x, size_t n, 
 }
 
 /* ---- spikes --------------------------------------------------------------------------------- */
+/* One frame per sample; steps t0 ... of it. */
 typedef struct encode_job {
     rv_values frame;
     const uint64_t *sample;
@@ -193,6 +201,7 @@ rv_status RV_CPU(encode_rate)(rv_ctx *ctx, rv_queue *queue, rv_values frame, con
     return RV_OK;
 }
 
+/* One pass over bits is cheaper than waking the pool. */
 rv_status RV_CPU(count_spikes)(rv_ctx *ctx, rv_queue *queue, rv_spikes s, int64_t *counts) {
     int words = rv_words(s.n);
     (void)ctx, (void)queue;

@@ -11,6 +11,7 @@
 
 /* ---- instruction sets -------------------------------------------------------------------- */
 #define RV_ISA_TEXT(name, text) text,
+/* In the order of rv_isa. */
 static const char *const isa_names[] = {RV_ISA_LIST(RV_ISA_TEXT)};
 #undef RV_ISA_TEXT
 
@@ -29,6 +30,8 @@ static bool amx_usable(void) {
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
+/* The two middle levels are the compiler's own names for what the objects were built with, so the
+ * check cannot drift from the flags. The operating system's support is part of it. */
 rv_isa rv_isa_best(void) {
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("x86-64-v3")) return RV_ISA_BASELINE;
@@ -42,6 +45,7 @@ rv_isa rv_isa_best(void) {
 #endif
 
 /* ---- the CPU ------------------------------------------------------------------------------ */
+/* What each level of cpu_*.c exports (cpu.h). */
 #define LEVEL(level)                                                                               \
     extern const rv_ops rv_cpu_table_##level;                                                      \
     rv_status rv_cpu_open_##level(rv_isa isa, int threads, rv_ctx **out);                          \
@@ -53,7 +57,8 @@ LEVEL(avx512)
 #endif
 #undef LEVEL
 
-/* Objects by instruction set. */
+/* Objects by instruction set. AMX adds products in bf16 to the vector objects of AVX-512; it is an
+ * instruction set of its own because results are promised for one. */
 static const struct cpu_row {
     const rv_ops *ops;
     rv_status (*open)(rv_isa isa, int threads, rv_ctx **out);
@@ -70,6 +75,8 @@ static const struct cpu_row {
 #undef LEVEL
 };
 
+/* An instruction set the processor lacks is refused: silently taking a lower one would change bits
+ * between machines without a word. */
 static rv_status cpu_open(rv_isa isa, int threads, rv_device *out) {
     rv_status status = RV_OK;
     rv_isa best = rv_isa_best();
@@ -85,6 +92,7 @@ out:
 }
 
 /* ---- devices ------------------------------------------------------------------------------ */
+/* A further device is a row here. */
 static const struct device_row {
     const char *name;
     rv_status (*open)(rv_isa isa, int threads, rv_device *out);
@@ -92,6 +100,7 @@ static const struct device_row {
     {"cpu", cpu_open},
 };
 
+/* The caller's device is empty on failure, so that closing it is harmless. */
 rv_status rv_device_open(const char *name, rv_isa isa, int threads, rv_device *out) {
     *out = (rv_device){0};
     for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++)
@@ -105,6 +114,7 @@ void rv_device_close(rv_device *device) {
     *device = (rv_device){0};
 }
 
+/* Which table the device uses says whose context it holds. */
 rv_isa rv_device_isa(const rv_device *device) {
     for (int isa = RV_ISA_BASELINE; isa < RV_ISAS; isa++)
         if (cpu_rows[isa].ops == device->ops) return cpu_rows[isa].isa(device->ctx);

@@ -4,6 +4,8 @@
 #include "kernels/surrogate.h"
 
 /* ---- surrogates --------------------------------------------------------------------------- */
+/* RV_P and RV_P_ABOVE of the list become rv_specs; the closed form in the row's sentence says what
+ * each parameter does. */
 #define RV_P_SPEC(index, name, initial, least, most, open)                                         \
     {name, RV_T_REAL, offsetof(rv_surrogate_options, p[index]),  initial, least, most, open,       \
      NULL, NULL,      "parameter of the surrogate's closed form"},
@@ -12,6 +14,7 @@
     RV_P_SPEC(index, name, initial, least, most, true)
 #define RV_P_NONE
 
+/* First every row's parameters, then the rows that point at them. */
 #define SURROGATE_SPECS(name, form, source, parameters)                                            \
     static const rv_spec surrogate_specs_##name[] = {parameters{0}};
 RV_SURROGATE_LIST(SURROGATE_SPECS)
@@ -27,6 +30,7 @@ const rv_table *rv_surrogate_table(void) {
     return &rv_surrogates;
 }
 
+/* In double, from the same inline functions the kernels run in float. */
 double rv_surrogate_value(const rv_surrogate *surrogate, double u) {
     double p[RV_SURROGATE_PARAMS];
     for (int i = 0; i < RV_SURROGATE_PARAMS; i++)
@@ -35,7 +39,9 @@ double rv_surrogate_value(const rv_surrogate *surrogate, double u) {
 }
 
 /* ---- neurons ------------------------------------------------------------------------------ */
+/* rv_neuron_options serves all kinds; a kind lists the members it has. */
 #define AT(member) offsetof(rv_neuron_options, member)
+/* One number, or one for every unit. */
 #define REALS(name, initial, least, most, open, sentence)                                          \
     {#name, RV_T_REALS, AT(name), initial, least, most, open, NULL, NULL, sentence},
 
@@ -128,6 +134,7 @@ double rv_surrogate_value(const rv_surrogate *surrogate, double u) {
         0                                                                                          \
     }
 
+/* One list per row of RV_NEURON_LIST, found by its name. */
 static const rv_spec if_specs[] = {SPECS_GAIN SPECS_SPIKES SPECS_LEARN(NULL)};
 static const rv_spec lif_specs[] = {SPECS_LEAK SPECS_GAIN SPECS_SPIKES SPECS_LEARN(NULL)};
 static const rv_spec plif_specs[] = {SPECS_LEAK SPECS_GAIN SPECS_SPIKES SPECS_LEARN("w")};
@@ -147,10 +154,13 @@ const rv_table *rv_neuron_table(void) {
     return &table;
 }
 
+/* Integrators have no spikes; their output is the membrane. */
 bool rv_neuron_spikes(const rv_neuron *neuron) {
     return rv_neuron_traits(neuron->kind) & RV_HAS_SPIKES;
 }
 
+/* h is always kept. i is read only for the gradients of alpha, of the gain, and of a beta the gain
+ * is tied to; the threshold of step t needs a. */
 unsigned rv_neuron_keeps(const rv_neuron *neuron) {
     unsigned keeps = 0, reads = RV_BIT(ALPHA);
     reads |= neuron->gain_tied ? RV_BIT(BETA) : RV_BIT(GAIN);
