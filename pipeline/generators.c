@@ -89,30 +89,42 @@ static rv_status generate_1f1b(const rv_costs *costs, rv_schedule *schedule) {
 }
 
 /* The first is the rule as published. A greedy choice can cost more than it brings, and which one
- * does cannot be seen while planning: on random costs the others win 2, 8, 13 and 8 % of the time.
- * With few slots a plan that looks at them is needed as well: the others may not run at all. */
-static const rv_zb_variant zb_variants[] = {{1e-9, 0, false}, {0, 0, false},    {0.05, 0, false},
-                                            {1e-9, 2, false}, {1e-9, 1, false}, {1e-9, 0, true},
-                                            {1e-9, 2, true}};
+ * does cannot be seen while planning, so several orders are made and the best is kept. With few
+ * slots a plan that looks at them is better by far, and may be the only one that runs; looking at
+ * two slots can help even where there are more. */
+enum { SLOTS_OF_SCHEDULE = -1 };
+static const rv_zb_variant zb_variants[] = {
+    {.patience = 1e-9},
+    {.patience = 1e-9, .slots = SLOTS_OF_SCHEDULE},
+    {.patience = 0, .slots = SLOTS_OF_SCHEDULE},
+    {.patience = 0.05, .slots = SLOTS_OF_SCHEDULE},
+    {.patience = 1e-9, .slots = 2},
+};
 
-/* Keep the better of the plan in `best` and the one in `other`; both are simulated. */
+/* Makespan of one plan in `other`; INFINITY: it does not run. */
+static rv_status zb_try(const rv_costs *costs, rv_zb_variant variant, rv_schedule *other,
+                        double *makespan) {
+    rv_flaw flaw;
+    if (variant.slots == SLOTS_OF_SCHEDULE) variant.slots = other->slots;
+    rv_status status = rv_zb_plan(costs, &variant, other);
+    if (status) return status;
+    status = rv_schedule_simulate(other, costs, &flaw);
+    if (status && flaw.kind != RV_FLAW_DEADLOCK) return status;
+    *makespan = status ? INFINITY : other->forecast.makespan;
+    return RV_OK;
+}
+
 static rv_status generate_zb(const rv_costs *costs, rv_schedule *schedule) {
     rv_status status = RV_OK;
     rv_schedule other = {0};
-    double best = INFINITY, bound;
+    double best = INFINITY, bound, makespan;
     TRY(rv_schedule_bound(schedule->stages, schedule->micros, schedule->chunks, costs, &bound));
     TRY(rv_schedule_init(&other, schedule->stages, schedule->micros, schedule->chunks, false, 0));
     other.slots = schedule->slots;
     for (size_t i = 0; i < sizeof zb_variants / sizeof *zb_variants; i++) {
-        const rv_zb_variant *variant = &zb_variants[i];
-        if (variant->slots && schedule->slots == 0) continue;
         if (best <= bound * (1 + 1e-9)) break;
-        rv_flaw flaw;
-        TRY(rv_zb_plan(costs, variant, &other));
-        status = rv_schedule_simulate(&other, costs, &flaw);
-        if (status && flaw.kind != RV_FLAW_DEADLOCK) goto out;
-        double makespan = status ? INFINITY : other.forecast.makespan;
-        status = RV_OK;
+        if (i == 1 && schedule->slots == 0) continue; /* the first again */
+        TRY(zb_try(costs, zb_variants[i], &other, &makespan));
         if (i > 0 && !(makespan < best * (1 - 1e-9))) continue;
         best = makespan;
         rv_work *items = schedule->items;

@@ -179,8 +179,7 @@ RV_CHECKED rv_status rv_schedule_make(const rv_generator *generator, int stages,
 typedef struct rv_zb_variant {
     double patience; /* in chunks of the costliest stage: what arrives so soon is waited for. Never
                         0 in the plain form: rounding must not decide what is at one time */
-    int taper;       /* > 0: stage s holds at most C + taper*(S-1-s) chunks */
-    bool slots;      /* an item also waits for its slot, so that the order runs with few of them */
+    int slots;       /* > 0: an item also waits for its slot, so that the order runs with these */
 } rv_zb_variant;
 RV_CHECKED rv_status rv_zb_plan(const rv_costs *costs, const rv_zb_variant *variant,
                                 rv_schedule *schedule);

@@ -138,10 +138,6 @@ static rv_status plan_init(plan *p, const rv_zb_variant *variant) {
     for (int s = 0; s < schedule->stages; s++) {
         const rv_costs *costs = p->costs;
         int cap = costs->cap ? costs->cap[s] : schedule->chunks + 2 * (schedule->stages - 1);
-        if (variant->taper > 0) {
-            int need = schedule->chunks + variant->taper * (schedule->stages - 1 - s);
-            if (cap > need) cap = need;
-        }
         if (cap < schedule->chunks)
             FAIL(RV_CONFIG, "schedule: zb needs tapes for %d chunks at stage %d, %d are allowed",
                  schedule->chunks, s, cap);
@@ -158,7 +154,7 @@ rv_status rv_zb_plan(const rv_costs *costs, const rv_zb_variant *variant, rv_sch
     rv_status status = RV_OK;
     plan p = {.costs = costs,
               .schedule = schedule,
-              .slots = variant->slots ? schedule->slots : 0,
+              .slots = variant->slots,
               .count = schedule->micros * schedule->chunks};
     TRY(plan_init(&p, variant));
     while (p.heap_count > 0) {

@@ -63,6 +63,12 @@ static inline void simulate(rv_schedule *schedule, const rv_costs *costs) {
     assert_int_equal(flaw.kind, RV_FLAW_NONE);
 }
 
+/* The same item of the grid; versions are compared apart. */
+static inline bool same_work(const rv_work *a, const rv_work *b) {
+    return a->kind == b->kind && a->stage == b->stage && a->micro == b->micro &&
+           a->chunk == b->chunk;
+}
+
 /* To rounding. */
 #define CLOSE(a, b) assert_float_equal(a, b, 1e-9 * (1 + fabs((double)(b))))
 

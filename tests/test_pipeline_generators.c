@@ -104,6 +104,14 @@ static void makespan_and_peaks(const rv_generator *row, int S, int M, int C) {
     for (int s = 0; s < S; s++) {
         int peak = x.forecast.peak[s], seq = C + S - 1 - s < L ? C + S - 1 - s : L;
         assert_int_equal(peak, x.forecast.peak_steps[s]);
+        int n, held = 0, most = 0;
+        const rv_work *list = rv_schedule_list(&x, s, &n);
+        for (int p = 0; p < n; p++) {
+            held += list[p].kind == RV_WORK_F;
+            most = held > most ? held : most;
+            held -= list[p].kind == RV_WORK_W || list[p].kind == RV_WORK_BW;
+        }
+        assert_int_equal(peak, most);
         if (strcmp(name, "serial") == 0) assert_int_equal(peak, C);
         if (strncmp(name, "filldrain", 9) == 0) assert_int_equal(peak, L);
         if (strcmp(name, "1f1b") == 0) assert_int_equal(peak, seq);

@@ -31,11 +31,6 @@ static rv_flaw flaw_of(rv_schedule *x, const rv_costs *costs) {
     return flaw;
 }
 
-static bool same(const rv_work *a, const rv_work *b) {
-    return a->kind == b->kind && a->stage == b->stage && a->micro == b->micro &&
-           a->chunk == b->chunk;
-}
-
 static void check_each_item_missing_doubled_unknown(void **state) {
     (void)state;
     static const char *const names[] = {"1f1b", "1f1b+2bp"};
@@ -50,12 +45,12 @@ static void check_each_item_missing_doubled_unknown(void **state) {
                 take_out(&x, k, p);
                 rv_flaw flaw = flaw_of(&x, costs);
                 assert_int_equal(flaw.kind, RV_FLAW_MISSING);
-                assert_true(same(&flaw.item, &item));
+                assert_true(same_work(&flaw.item, &item));
                 insert(&x, k, p, item);
                 insert(&x, k, x.first[k + 1], item);
                 flaw = flaw_of(&x, costs);
                 assert_int_equal(flaw.kind, RV_FLAW_DOUBLED);
-                assert_true(same(&flaw.item, &item));
+                assert_true(same_work(&flaw.item, &item));
                 assert_int_equal(flaw.position, x.first[k + 1] - x.first[k] - 1);
                 take_out(&x, k, x.first[k + 1] - 1);
                 for (int bad = 0; bad < 6; bad++) {
@@ -100,15 +95,29 @@ static void check_deadlocks_name_their_cause(void **state) {
     assert_non_null(strstr(rv_error_get()->message, "BW0.0 of stage 0"));
     assert_non_null(strstr(rv_error_get()->message, "waits for BW0.0 of stage 1"));
     rv_schedule_finish(&x);
+}
 
-    make("1f1b", 3, 2, 1, 0, costs, &x); /* U before its last W */
-    assert_int_equal(rv_schedule_add_updates(&x, 2, false), RV_OK);
-    int end = x.first[1];
-    item = x.items[end - 1], x.items[end - 1] = x.items[end - 2], x.items[end - 2] = item;
-    flaw = flaw_of(&x, costs);
-    assert_int_equal(flaw.cause, RV_CAUSE_ORDER_IN_STAGE);
-    assert_int_equal(flaw.item.kind, RV_WORK_U);
-    rv_schedule_finish(&x);
+/* U and NORM anywhere before the last W of their stage. */
+static void check_updates_before_their_sums_are_refused(void **state) {
+    (void)state;
+    cost_data d;
+    const rv_costs *costs = equal_costs(&d, 1, 1, 1);
+    for (int norm = 0; norm < 2; norm++) {
+        rv_schedule x;
+        make("1f1b+2bp", 3, 2, 2, 0, costs, &x);
+        assert_int_equal(rv_schedule_add_updates(&x, 2, norm), RV_OK);
+        int end = x.first[1];
+        for (int p = end - 2; p >= x.first[0]; p--) { /* the U wanders to the front */
+            rv_work item = x.items[p];
+            x.items[p] = x.items[p + 1], x.items[p + 1] = item;
+            rv_flaw flaw = flaw_of(&x, costs);
+            assert_int_equal(flaw.cause, RV_CAUSE_ORDER_IN_STAGE);
+            assert_int_equal(flaw.item.kind, RV_WORK_U);
+            assert_int_equal(flaw.position, p);
+            assert_true(flaw.needs.kind == RV_WORK_W || (norm && flaw.needs.kind == RV_WORK_NORM));
+        }
+        rv_schedule_finish(&x);
+    }
 }
 
 static void check_memory_cap_per_stage(void **state) {
@@ -153,6 +162,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(check_each_item_missing_doubled_unknown),
         cmocka_unit_test(check_deadlocks_name_their_cause),
+        cmocka_unit_test(check_updates_before_their_sums_are_refused),
         cmocka_unit_test(check_memory_cap_per_stage),
         cmocka_unit_test(check_bad_costs_are_refused),
     };

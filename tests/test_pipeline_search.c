@@ -79,6 +79,36 @@ static void search_never_loses_to_a_fixed_choice(void **state) {
     assert_true(kinds >= 4); /* no schedule is best always */
 }
 
+/* The greedy order of zb can be better with fewer slots than with many: its counts are all tried.
+ */
+static void search_zb_tries_every_count_of_slots(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t seed;
+        int micros, slots;
+    } cases[] = {{854, 3, 3}, {1880, 3, 3}, {2449, 2, 3}};
+    static const int four[] = {4};
+    for (int i = 0; i < 3; i++) {
+        task t = {0};
+        random_costs(&t.data, cases[i].seed);
+        rv_search search = {.stages = 5,
+                            .micros = cases[i].micros,
+                            .chunks = four,
+                            .chunk_count = 1,
+                            .generator = rv_generator_find("zb"),
+                            .costs = costs_at,
+                            .context = &t};
+        rv_schedule best;
+        assert_int_equal(rv_schedule_search(&search, &best), RV_OK);
+        int row = rv_table_index(rv_generator_table(), &search.generator->row), M = cases[i].micros;
+        double least = INFINITY;
+        for (int k = 0; k < 8; k++)
+            least = fmin(least, fixed(&t, row, 5, M, 4, slot_list[k], false));
+        CLOSE(best.forecast.total, least);
+        rv_schedule_finish(&best);
+    }
+}
+
 static void search_equal_choices_take_least_memory_then_slots(void **state) {
     (void)state;
     static const int four[] = {4};
@@ -148,6 +178,7 @@ static void search_nothing_runs_says_why(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(search_never_loses_to_a_fixed_choice),
+        cmocka_unit_test(search_zb_tries_every_count_of_slots),
         cmocka_unit_test(search_equal_choices_take_least_memory_then_slots),
         cmocka_unit_test(search_fixed_slots_are_kept),
         cmocka_unit_test(search_nothing_runs_says_why),

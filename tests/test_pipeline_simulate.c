@@ -102,7 +102,7 @@ static void simulate_random_lists_equal_the_plain_simulator(void **state) {
             assert_int_equal(status, RV_CONFIG);
             assert_int_equal(flaw.kind, RV_FLAW_DEADLOCK);
             int p = x.first[flaw.worker] + flaw.position;
-            assert_memory_equal(&x.items[p], &flaw.item, sizeof flaw.item);
+            assert_true(same_work(&x.items[p], &flaw.item));
             assert_true(isnan(end[p])); /* the item it names is one that never runs */
             assert_true(isnan(x.forecast.makespan));
             x.slots = 0;
@@ -151,24 +151,34 @@ static void simulate_updates_end_after_the_bubble(void **state) {
     rv_schedule_finish(&x);
 }
 
-/* F of a stage in one list, B in another: two streams. */
-static void simulate_stage_in_two_lists_runs_by_the_graph(void **state) {
+/* One stage whose items lie in two lists, `count` of them each. */
+static void two_lists(rv_schedule *x, int M, int C, const char *const *texts, int count) {
+    assert_int_equal(rv_schedule_init(x, 1, M, C, true, 0), RV_OK);
+    assert_int_equal(rv_schedule_count(x), 2 * count);
+    rv_free(x->first);
+    assert_int_equal(rv_alloc(3, sizeof(int), "lists", &x->first), RV_OK);
+    x->workers = 2, x->first[1] = count, x->first[2] = 2 * count;
+    for (int p = 0; p < 2 * count; p++)
+        assert_true(rv_work_parse(texts[p], strlen(texts[p]), 0, &x->items[p]));
+}
+
+/* F in one list, B in another: two streams. */
+static void simulate_two_streams_peak_by_the_clock(void **state) {
     (void)state;
+    static const char *const texts[] = {"F0.0",  "F1.0",  "F2.0",  "F3.0",
+                                        "BW0.0", "BW1.0", "BW2.0", "BW3.0"};
     cost_data d;
     rv_schedule x;
     rv_flaw flaw;
-    rv_costs costs = *equal_costs(&d, 1, 1, 1);
-    assert_int_equal(rv_schedule_init(&x, 1, 3, 1, true, 0), RV_OK);
-    rv_free(x.first);
-    assert_int_equal(rv_alloc(3, sizeof(int), "lists", &x.first), RV_OK);
-    x.workers = 2, x.first[1] = 3, x.first[2] = 6;
-    for (int m = 0; m < 3; m++) {
-        x.items[m] = (rv_work){.kind = RV_WORK_F, .micro = m, .version = RV_NO_VERSION};
-        x.items[3 + m] = (rv_work){.kind = RV_WORK_BW, .micro = m, .version = RV_NO_VERSION};
-    }
+    rv_costs costs = *equal_costs(&d, 1, 0.5, 0.5);
+    two_lists(&x, 4, 1, texts, 4);
     simulate(&x, &costs);
-    CLOSE(x.forecast.makespan, 1 + 3 * 2);
-    assert_int_equal(x.forecast.peak[0], 3); /* at time 2, when the third begins */
+    CLOSE(x.forecast.makespan, 5);
+    assert_int_equal(x.forecast.peak[0], 2); /* what ends when F begins is gone by then */
+    d.b[0] = 1;
+    simulate(&x, &costs);
+    CLOSE(x.forecast.makespan, 1 + 4 * 1.5);
+    assert_int_equal(x.forecast.peak[0], 3);
     costs.cap = d.cap;
     d.cap[0] = 2;
     assert_int_equal(rv_schedule_simulate(&x, &costs, &flaw), RV_CONFIG);
@@ -179,11 +189,34 @@ static void simulate_stage_in_two_lists_runs_by_the_graph(void **state) {
     rv_schedule_finish(&x);
 }
 
+/* Every need inside a stage counts where the lists do not imply it. */
+static void simulate_stage_in_two_lists_runs_by_the_graph(void **state) {
+    (void)state;
+    static const char *const texts[] = {"F0.0", "BW0.0", "F0.1", "BW0.1"};
+    cost_data d;
+    rv_schedule x;
+    rv_flaw flaw;
+    two_lists(&x, 1, 2, texts, 2);
+    simulate(&x, equal_costs(&d, 2, 2, 2));
+    static const double start[] = {0, 4, 1, 2};
+    for (int p = 0; p < 4; p++)
+        CLOSE(x.forecast.start[p], start[p]);
+    rv_work item = x.items[0]; /* BW0.0 F0.0 | F0.1 BW0.1: a list contradicts itself */
+    x.items[0] = x.items[1], x.items[1] = item;
+    assert_int_equal(rv_schedule_simulate(&x, &d.costs, &flaw), RV_CONFIG);
+    assert_int_equal(flaw.cause, RV_CAUSE_ORDER_IN_STAGE);
+    x.items[1] = x.items[3], x.items[3] = item; /* BW0.0 BW0.1 | F0.1 F0.0 */
+    assert_int_equal(rv_schedule_simulate(&x, &d.costs, &flaw), RV_CONFIG);
+    assert_int_equal(flaw.kind, RV_FLAW_DEADLOCK);
+    rv_schedule_finish(&x);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(simulate_random_lists_equal_the_plain_simulator),
         cmocka_unit_test(simulate_uneven_chunks_weigh_by_steps),
         cmocka_unit_test(simulate_updates_end_after_the_bubble),
+        cmocka_unit_test(simulate_two_streams_peak_by_the_clock),
         cmocka_unit_test(simulate_stage_in_two_lists_runs_by_the_graph),
     };
     return cmocka_run_group_tests_name("pipeline_simulate", tests, NULL, NULL);
