@@ -1,4 +1,7 @@
-/* Encoders: pure functions of (sample, t0, t1), so that no whole sequence need be in memory. */
+/*
+ * Encoders: pure functions of (sample, t0, t1), so that no whole sequence need be in memory and a
+ * chunk may be encoded by any stage, again if need be, with the same bits.
+ */
 #include <math.h>
 #include <string.h>
 

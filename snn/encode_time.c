@@ -1,4 +1,7 @@
-/* Encoders that put a value into the times of spikes. Arithmetic in float, as the libraries'. */
+/*
+ * Encoders that put a value into the times of spikes. Arithmetic in float and in the order of the
+ * libraries they are named after, so that their spikes come out bit for bit.
+ */
 #include <math.h>
 #include <string.h>
 

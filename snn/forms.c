@@ -1,4 +1,10 @@
-/* The choice of product forms: a pure function of network, batch and starting weights. */
+/*
+ * The choice of product forms: a pure function of network, batch and starting weights.
+ *
+ * Forms change the order of additions, hence bits. So they are fixed before the first step by
+ * counting, not by timing, on samples, steps and weights that every schedule and every number of
+ * chunks and threads has alike.
+ */
 #include <string.h>
 
 #include "snn/layer.h"

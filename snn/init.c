@@ -1,4 +1,7 @@
-/* Initial values of maps: a table of distributions over Philox numbers. */
+/*
+ * Initial values of maps: a table of distributions over Philox numbers. A row says how wide; the
+ * numbers are the same for all rows of a shape.
+ */
 #include <math.h>
 
 #include "snn/layer.h"

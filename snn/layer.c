@@ -1,4 +1,10 @@
-/* F, B and W of a layer range over one chunk: sets views, walks the rows, sums adjoints. */
+/*
+ * F, B and W of a layer range over one chunk: sets views, walks the layers, sums adjoints.
+ *
+ * Layers do not know each other. They find the signal of an input and the place for its adjoint on
+ * the tape, under the input's index, where the driver below puts a view before it calls them. So a
+ * range may begin and end anywhere: what comes from outside is set by whoever runs the range.
+ */
 #include <string.h>
 
 #include "snn/layers.h"

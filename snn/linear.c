@@ -1,4 +1,7 @@
-/* The linear map: y = W x + b. */
+/*
+ * The linear map: y = W x + b, with W as [in][out rounded up], so that a spike of input i adds row
+ * i of W, and the dense product reads the same memory.
+ */
 #include <math.h>
 
 #include "snn/layer.h"

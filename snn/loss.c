@@ -1,5 +1,12 @@
-/* A loss over a micro-batch: reads the output, judges every sample in double in a fixed order on
- * the calling thread, and gives the adjoint of the output. */
+/*
+ * A loss over a micro-batch: reads the output, judges every sample in double in a fixed order on
+ * the calling thread, and gives the adjoint of the output.
+ *
+ * The outputs of a chunk are folded into one small record per output (rv_course) while their tape
+ * is at hand, so nothing of a chunk is kept for the end but the tape itself. After the last chunk
+ * each record is one number, outputs of a class are summed, and a row judges the vector. The way
+ * back is the same in reverse: slope of the logits, of the readout, then the steps it belongs to.
+ */
 #include <math.h>
 #include <string.h>
 

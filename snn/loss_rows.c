@@ -1,4 +1,7 @@
-/* The loss table: how one vector of logits is judged. */
+/*
+ * The loss table: how one vector of logits is judged. A row returns the loss of one sample (or of
+ * one of its steps) and leaves the slope by every logit; weights and means are the caller's.
+ */
 #include <math.h>
 
 #include "snn/loss.h"

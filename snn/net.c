@@ -1,4 +1,12 @@
-/* Description -> network: names, graph, shapes; then the tensors get their places. */
+/*
+ * Description -> network: names, graph, shapes; then the tensors get their places.
+ *
+ * One pass down the layers checks each against those before it, because only what lies before is
+ * known: a kind's check sees the shapes and kinds of its inputs and says its own. Then passes over
+ * the whole graph find what depends on layers behind: who takes an output, whether two layers may
+ * share memory, whether an adjoint is wanted, where blocks begin. Nothing here touches a device;
+ * a network is a plan, and everything that holds numbers is made from it.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

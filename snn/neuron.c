@@ -1,4 +1,12 @@
-/* The layer of every neuron kind: state and tape around the device's neuron ops. */
+/*
+ * The layer of every neuron kind: state and tape around the device's neuron ops.
+ *
+ * The kinds differ in neuron.h of the kernels only; here a layer is planes of memory: what the op
+ * carries from chunk to chunk (state), what B reads of F (h, and i, a where asked for), what it
+ * sums per unit (parameter gradients). h is also where the map in front writes its current and
+ * where B leaves the adjoint of that current for W, so one plane of T*B floats is all a layer
+ * needs besides its bits.
+ */
 #include <string.h>
 
 #include "snn/neuron.h"

@@ -1,4 +1,10 @@
-/* Neuron layers: options -> plan, tensors, slots; parameters of a version; their gradients. */
+/*
+ * Neuron layers: options -> plan, tensors, slots; parameters of a version; their gradients.
+ *
+ * A parameter may be said in several ways (beta, tau with a rule, w), be one number or one per
+ * unit, constant or trained. All of that ends here: ops see one array of ld floats per parameter,
+ * and the sums they return become the gradient of what is stored by the chain rule.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

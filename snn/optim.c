@@ -1,4 +1,10 @@
-/* Optimisers and rate schedules: tables; the arithmetic of one tensor is the device's. */
+/*
+ * Optimisers: a table of names, defaults and slots; the arithmetic of a tensor is the device's.
+ *
+ * What differs between tensors (group, limit) is settled once, as runs of neighbouring tensors
+ * with equal rules; an update is one call a run. Slots are blocks of n_trained floats laid out as
+ * the gradient is, which is how files and all-reduce find a tensor's part.
+ */
 #include <fnmatch.h>
 #include <math.h>
 #include <string.h>

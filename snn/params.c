@@ -1,4 +1,10 @@
-/* The flat parameter block and weight versions: a block and what is derived from it. */
+/*
+ * The flat parameter block and weight versions: a block and what is derived from it.
+ *
+ * The block is one stretch of floats so that a copy (a stashed version), a step along a direction
+ * (a predicted one) and an all-reduce are one call each. Derived forms belong to a version, never
+ * to the network: two versions live side by side while items of both are in flight.
+ */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,7 @@
-/* Rate schedules: the rate of update `step` of `total`, as PyTorch's schedulers give it. */
+/*
+ * Rate schedules: the rate of update `step` of `total`, as PyTorch's schedulers give it (a
+ * scheduler stepped once after every update). Steps count from 0.
+ */
 #include <math.h>
 
 #include "snn/rate.h"

@@ -1,4 +1,7 @@
-/* Readouts: how the course of an output over time becomes one number per output. */
+/*
+ * Readouts: how the course of an output over time becomes one number per output. A row folds a
+ * step into the record, says what the record means at the end, and where a slope goes.
+ */
 #include "snn/loss.h"
 
 /* Counts, rates and means: the order of addition is that of time. */

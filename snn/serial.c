@@ -1,4 +1,10 @@
-/* The plain trainer: M micro-batches, C chunks, no stages. Every schedule must equal it. */
+/*
+ * The plain trainer: M micro-batches, C chunks, no stages. Every schedule must equal it.
+ *
+ * Order of a step: micro-batches ascending; in each F of chunks ascending, the loss, B and W of
+ * chunks descending; then norm, update, running statistics, derived weights. A pipeline may run
+ * these items elsewhere and at other times, but every sum has the order they have here.
+ */
 #include <math.h>
 #include <string.h>
 

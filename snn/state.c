@@ -1,4 +1,9 @@
-/* State, its adjoint twin, and tape: flat blocks cut into the slots the layers asked for. */
+/*
+ * State, its adjoint twin, and tape: flat blocks cut into the slots the layers asked for.
+ *
+ * A slot's size is linear in steps and samples, so one walk over all slots with the same numbers
+ * gives the same offsets everywhere: state and twin, tapes of different chunks, the planner.
+ */
 #include <string.h>
 
 #include "snn/layer.h"
