@@ -30,6 +30,7 @@ const rv_readout_row *rv_readout_find(rv_readout readout); /* NULL: no such */
 
 /* ---- rows of the loss table --------------------------------------------------------------- */
 typedef struct rv_loss_options {
+    int time; /* negate|reciprocal */
     double on, off, share, level;
 } rv_loss_options;
 

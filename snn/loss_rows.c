@@ -7,19 +7,33 @@
 #include "snn/loss.h"
 
 /* ---- rows -------------------------------------------------------------------------------- */
-/* -sum q log p with p = softmax(logit) and q the smoothed one-hot label; slope p - q. The
- * largest logit is subtracted first, so exp cannot overflow. */
+/* Logits of first_spike are negative times. They are judged as they are, or as 1/(time + 1), which
+ * tells early spikes apart better than late ones. Returns the derivative by the logit. */
+static double time_logit(const rv_judgement *j, double logit, double *out) {
+    *out = logit;
+    if (!j->options->time || j->desc->readout != RV_READ_FIRST_SPIKE) return 1;
+    *out = 1 / (1 - logit);
+    return *out * *out;
+}
+
+/* -sum q log p with p = softmax(logit) and q the smoothed one-hot label; slope p - q. The largest
+ * logit is subtracted first, so exp cannot overflow. */
 static double cross_entropy(const rv_judgement *j) {
-    double most = j->logit[0], sum = 0, loss = 0, smoothing = j->desc->label_smoothing;
-    for (int c = 1; c < j->classes; c++)
-        if (j->logit[c] > most) most = j->logit[c];
-    for (int c = 0; c < j->classes; c++)
-        sum += exp(j->logit[c] - most);
+    double most = -INFINITY, sum = 0, loss = 0, smoothing = j->desc->label_smoothing, logit;
+    for (int c = 0; c < j->classes; c++) {
+        time_logit(j, j->logit[c], &logit);
+        if (logit > most) most = logit;
+    }
+    for (int c = 0; c < j->classes; c++) {
+        time_logit(j, j->logit[c], &logit);
+        sum += exp(logit - most);
+    }
     for (int c = 0; c < j->classes; c++) {
         double share = smoothing / j->classes + (c == j->label ? 1 - smoothing : 0);
-        double log_p = j->logit[c] - most - log(sum);
+        double inner = time_logit(j, j->logit[c], &logit);
+        double log_p = logit - most - log(sum);
         if (share > 0) loss -= share * log_p;
-        j->slope[c] = exp(log_p) - share;
+        j->slope[c] = (exp(log_p) - share) * inner;
     }
     return loss;
 }
@@ -79,6 +93,11 @@ static double tet(const rv_judgement *j) {
         name, RV_T_REAL, offsetof(rv_loss_options, field), initial, least, most, false, NULL,      \
             NULL, sentence                                                                         \
     }
+static const rv_spec cross_entropy_specs[] = {
+    {"time", RV_T_CHOICE, offsetof(rv_loss_options, time), 0, 0, 0, false, "negate|reciprocal",
+     NULL, "what readout first_spike makes of a time: -time, or 1/(time + 1)"},
+    {0},
+};
 static const rv_spec mse_specs[] = {
     REAL("on", on, 1, -1e6, 1e6, "target of the label's class, without float targets"),
     REAL("off", off, 0, -1e6, 1e6, "target of the other classes"),
@@ -102,7 +121,7 @@ static const rv_spec tet_specs[] = {
 
 static const rv_loss_row rows[] = {
     {{"cross_entropy", "cross entropy of the softmax of the logits", "PyTorch CrossEntropyLoss",
-      NULL, 0},
+      cross_entropy_specs, sizeof(rv_loss_options)},
      RV_TARGET_LABELS,
      cross_entropy},
     {{"mse", "mean square of readout minus target", "PyTorch MSELoss", mse_specs,

@@ -248,6 +248,33 @@ static void tie_is_won_by_the_first_class(void **state) {
     finish(&c);
 }
 
+/* 1/(t + 1) instead of -t: its slope goes to the step of the first spike. */
+static void reciprocal_times_are_judged_by_their_own_softmax(void **state) {
+    (void)state;
+    course c;
+    double want = 0;
+    start(&c, CLASSES, true, "cross_entropy", RV_READ_FIRST_SPIKE);
+    *(int *)c.s.loss.loss.options = 1; /* time comes first */
+    run(&c);
+    for (int b = 0; b < BATCH; b++) {
+        double logit[CLASSES], sum = 0;
+        int label = c.s.batch.label[b];
+        for (int k = 0; k < CLASSES; k++) {
+            logit[k] = 1 / (1 - read(&c, RV_READ_FIRST_SPIKE, b, k, STEPS));
+            sum += exp(logit[k]);
+        }
+        want += cross_entropy(logit, label, 0) / BATCH;
+        for (int k = 0; k < CLASSES; k++) {
+            int first = (int)-read(&c, RV_READ_FIRST_SPIKE, b, k, STEPS);
+            double slope = (exp(logit[k]) / sum - (k == label)) * logit[k] * logit[k] / BATCH;
+            for (int t = 0; t < STEPS; t++)
+                assert_true(fabs(c.adjoint[t][b][k] - (t == first ? slope : 0)) < 1e-7);
+        }
+    }
+    assert_true(fabs(c.loss - want) < 1e-6);
+    finish(&c);
+}
+
 /* The slope of a maximum that comes twice goes to the first. */
 static void equal_maxima_belong_to_the_first_step(void **state) {
     (void)state;
@@ -404,6 +431,7 @@ int main(void) {
         cmocka_unit_test(samples_end_at_their_length),
         cmocka_unit_test(populations_smoothing_and_weights_give_their_closed_forms),
         cmocka_unit_test(tie_is_won_by_the_first_class),
+        cmocka_unit_test(reciprocal_times_are_judged_by_their_own_softmax),
         cmocka_unit_test(equal_maxima_belong_to_the_first_step),
         cmocka_unit_test(adjoints_of_membranes_equal_differences),
         cmocka_unit_test(adjoint_of_a_count_is_the_slope_at_every_step),
