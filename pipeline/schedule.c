@@ -1,4 +1,10 @@
-/* Schedules: memory, and every check that follows from the order of the lists alone. */
+/*
+ * Schedules: memory, and every check that follows from the order of the lists alone: unknown,
+ * doubled and missing items, lists that contradict themselves, versions, tapes. What needs the
+ * lists to run against each other is in simulate.c. Each check is one walk over the items and finds
+ * what it asks for by number, so that plans of a hundred thousand items are checked in milliseconds
+ * and the planner can afford to try many.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,6 +39,7 @@ out:
     return status;
 }
 
+/* A schedule is simulated again and again while it is edited: only the latest forecast is kept. */
 static void forecast_finish(rv_forecast *forecast) {
     rv_free(forecast->peak_steps);
     rv_free(forecast->peak);
@@ -68,6 +75,7 @@ const char *rv_cause_name(rv_flaw_cause cause) {
     return names[cause];
 }
 
+/* In words a person can act on: which item of which list, and what it lacks. */
 rv_status rv_flaw_fail(const rv_schedule *schedule, const rv_flaw *flaw) {
     static const char *const why[RV_CAUSES] = {"", "this list contradicts itself",
                                                "the lists contradict each other",
@@ -165,6 +173,7 @@ out:
     return status;
 }
 
+/* Lists may come from a file, so nothing about an item is taken for granted before this. */
 static bool in_grid(const rv_index *index, const rv_schedule *schedule, const rv_work *work) {
     if (work->kind >= RV_WORK_KINDS || index->base[work->kind] < 0) return false;
     bool update = work->kind >= RV_WORK_U;
@@ -251,6 +260,8 @@ static int later_need(const rv_index *index, const rv_schedule *schedule, int p,
     return q > p && q < end ? q : -1;
 }
 
+/* Before the run, because a list that cannot run by itself is the clearest thing to report: the run
+ * would only show that everything stands still. */
 static rv_status check_order(const rv_index *index, const rv_schedule *schedule, rv_flaw *flaw) {
     for (int k = 0; k < schedule->workers; k++) {
         int end = schedule->first[k + 1];
@@ -267,7 +278,10 @@ static rv_status check_order(const rv_index *index, const rv_schedule *schedule,
 
 /* ---- versions --------------------------------------------------------------------------- */
 
-/* pins: [2][S*M] positions + 1 of the item that pinned forward and backward, zeroed. */
+/* An update may fall between the first and the last chunk of a micro-batch; without a pin one
+ * sequence would run under two sets of weights. The first item of a micro-batch at a stage sets the
+ * pin; going back sets another one only where backward sees the newest.
+ * pins: [2][S*M] positions + 1 of the item that pinned forward and backward, zeroed. */
 static rv_status check_version(const rv_schedule *schedule, int *pins, int updates, int k, int p,
                                rv_flaw *flaw) {
     const rv_work *x = &schedule->items[p];
@@ -286,6 +300,7 @@ static rv_status check_version(const rv_schedule *schedule, int *pins, int updat
     return flaw_at(schedule, flaw, RV_FLAW_VERSION_NOT_PINNED, k, p);
 }
 
+/* How many updates are done when an item runs is its place among the U of its stage's list. */
 static rv_status check_versions(const rv_schedule *schedule, rv_flaw *flaw) {
     rv_status status = RV_OK;
     int *pins = NULL, *updates = NULL;
@@ -309,7 +324,8 @@ out:
 /* ---- tapes ------------------------------------------------------------------------------ */
 
 /* Peaks of the stages that lie in one list: they follow from its order. A tape is held from the
- * start of F to the end of the item with W in it. */
+ * start of F to the end of the item with W in it. The walk goes on after the cap is exceeded: the
+ * peak tells by how much. */
 static rv_status check_tapes(const rv_index *index, rv_schedule *schedule, const rv_costs *costs,
                              rv_flaw *flaw) {
     rv_status status = RV_OK;
@@ -354,6 +370,7 @@ static bool good(const double *value, int n) {
     return true;
 }
 
+/* Measured costs pass through here too: a time that is no number would spoil every later one. */
 static rv_status check_costs(const rv_schedule *schedule, const rv_costs *costs) {
     int n = schedule->stages;
     if (!good(costs->f, n) || !good(costs->b, n) || !good(costs->w, n) || !good(costs->u, n) ||

@@ -186,7 +186,7 @@ RV_CHECKED rv_status rv_zb_plan(const rv_costs *costs, const rv_zb_variant *vari
 
 /* ---- updates and versions (staleness.c) ------------------------------------------------- */
 /* Put the U of every `group` micro-batches (NORM before it when asked) after the last W of the
- * group in each list. Lists must hold each stage whole. */
+ * group. The lists come from a generator, or were simulated without a flaw, and hold no U yet. */
 RV_CHECKED rv_status rv_schedule_add_updates(rv_schedule *schedule, int group, bool norm);
 /* Name the versions of a delayed run: forward of micro-batch m reads max(0, u - delay[s]), u = m /
  * group; backward the same, or u when `newest`. kept becomes the least that suffices. Needs U. */

@@ -14,7 +14,7 @@ extern "C" {
 typedef struct rv_index {
     int cells;               /* S*M*C */
     int updates;             /* U per stage */
-    int base[RV_WORK_KINDS]; /* first number of a kind; B and BW share theirs; -1: kind not used */
+    int base[RV_WORK_KINDS]; /* first number of a kind; -1: the kind is not used */
     int count;               /* numbers given */
     int *at;                 /* [count]: position in `items` */
     int *home;               /* [stages]: the list of the stage, -1 when it lies in several */
@@ -24,9 +24,9 @@ typedef struct rv_index {
 /* Number of item (kind, s, m, c): pure arithmetic, the item must be in the grid. */
 static inline int rv_index_number(const rv_index *index, const rv_schedule *schedule, int kind,
                                   int s, int m, int c) {
-    return kind >= RV_WORK_U
-               ? index->base[kind] + s * index->updates + m
-               : index->base[kind] + (s * schedule->micros + m) * schedule->chunks + c;
+    const bool update = kind == RV_WORK_U || kind == RV_WORK_NORM;
+    return index->base[kind] +
+           (update ? s * index->updates + m : (s * schedule->micros + m) * schedule->chunks + c);
 }
 /* Position of the item, -1 when it is missing. */
 static inline int rv_index_at(const rv_index *index, const rv_schedule *schedule, int kind, int s,

@@ -1,4 +1,9 @@
-/* The text form of a schedule: made to be printed, edited by hand, checked and run. */
+/*
+ * The text form of a schedule: made to be printed, edited by hand, checked and run. It says all
+ * that a schedule is and nothing that can be computed from it, and every schedule has exactly one
+ * text, so two plans can be compared by diff. Reading is not checking: items that fit their fields
+ * are taken, and the checker says what is wrong with them.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +93,7 @@ static const struct field {
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
+/* The table works by offsets so that print and parse cannot disagree about a key. */
 static int field_get(const struct field *field, const rv_schedule *schedule) {
     const char *at = (const char *)schedule + field->offset;
     return field->flag ? *(const bool *)at : *(const int *)at;
@@ -210,7 +216,8 @@ out:
     return status;
 }
 
-/* Words left in the text: no more items than that. */
+/* Words left in the text: no more items than that, so what is taken for them follows the
+ * text, never what its header claims. */
 static size_t words_left(reader r) {
     size_t count = 0;
     for (next_word(&r); r.length; next_word(&r))

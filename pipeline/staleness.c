@@ -1,4 +1,8 @@
-/* Updates inside the lists, the versions of delayed runs, and how old these are. */
+/*
+ * Updates inside the lists, the versions of delayed runs, and how old these are. Lists are built
+ * without updates and get them here, so a generator need not know how often weights change, and
+ * synchronous and delayed runs differ in nothing but where their U stand.
+ */
 #include <string.h>
 
 #include "pipeline/schedule_index.h"
@@ -9,6 +13,8 @@ static int ceil_div(int a, int b) { /* b > 0, a of any sign */
     return a >= 0 ? (a + b - 1) / b : -(-a / b);
 }
 
+/* In the steady state a stage is ahead of its own backward by its warm-up, C+S-2-s chunks; what of
+ * it lies beyond chunk c of the micro-batch itself is counted in whole micro-batches. */
 int rv_delay_1f1b(int stages, int chunks, int stage, int chunk) {
     return 1 + ceil_div(stages - 2 - stage - chunk, chunks);
 }
@@ -17,6 +23,7 @@ int rv_delay_two_streams(int stages, int chunks, int stage) {
     return (2 * (chunks - 1) + 2 * (stages - 1 - stage)) / chunks;
 }
 
+/* Forward may be one version old if no stage is ahead by more than one group. */
 int rv_group_2bw(int stages, int chunks) {
     int least = ceil_div(chunks + stages - 2, chunks);
     return least > 1 ? least : 1;
@@ -42,6 +49,7 @@ rv_status rv_schedule_add_updates(rv_schedule *schedule, int group, bool norm) {
         int u = (int)(i % updates);
         left[i] = (rv_group_end(schedule, u) - u * schedule->group) * schedule->chunks;
     }
+    /* Right after the last W of the group, not at its micro-batch: zb puts W off. */
     for (int k = 0; k < schedule->workers; k++) {
         first[k] = n;
         for (int p = schedule->first[k]; p < schedule->first[k + 1]; p++) {
