@@ -103,7 +103,7 @@ static const rv_spec latency_specs[] = {
     OPTION(tau, RV_T_REAL, 1, 0, 1e6, true, "time constant of the charging membrane, in steps"),
     OPTION(threshold, RV_T_REAL, 0.01, 0, 1, false, "values below it spike last"),
     FLAG(linear, "time falls linearly with the value, else as a membrane charges"),
-    FLAG(logarithmic, "time falls with the logarithm of the value, over all steps (SpikingJelly)"),
+    FLAG(log, "time falls with the logarithm of the value, over all steps (SpikingJelly)"),
     FLAG(normalize, "stretch the times over all steps"),
     FLAG(clip, "no spike for values below the threshold"),
     {0},

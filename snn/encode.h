@@ -11,7 +11,7 @@ typedef struct rv_encode_options {
     int steps; /* first, see snn.h */
     int bits, neurons;
     double tau, threshold, low, high, std;
-    bool linear, logarithmic, normalize, clip, off_spike, padding;
+    bool linear, log, normalize, clip, off_spike, padding;
 } rv_encode_options;
 
 typedef struct rv_encode_job {

@@ -36,7 +36,7 @@ static float charge_time(float x, float tau, float threshold) {
 static int latency_step(const rv_encode_options *o, float x) {
     float last = (float)(o->steps - 1), threshold = (float)o->threshold, tau = (float)o->tau, time;
     if (o->clip && x < threshold) return -1;
-    if (o->logarithmic) {
+    if (o->log) {
         time = last - logf(expm1f(last) * x + 1);
     } else if (o->linear) {
         float k = o->normalize ? last : tau;

@@ -217,12 +217,12 @@ static void latency_is_linear_or_logarithmic(void **state) {
         assert_int_equal(only_spike(x, u), linear[u]);
     real_option(&c.s.encoder, "clip", 1);
     assert_int_equal(only_spike(encode(&c, 0, 1, 0, STEPS), 4), -1);
-    real_option(&c.s.encoder, "logarithmic", 1);
+    real_option(&c.s.encoder, "log", 1);
     x = encode(&c, 0, 1, 0, STEPS);
     for (int u = 0; u < 4; u++)
         assert_int_equal(only_spike(x, u),
                          (int)rint(23 - log((exp(23) - 1) * (double)values[u] + 1)));
-    real_option(&c.s.encoder, "logarithmic", 0);
+    real_option(&c.s.encoder, "log", 0);
     real_option(&c.s.encoder, "linear", 0);
     real_option(&c.s.encoder, "normalize", 0);
     real_option(&c.s.encoder, "tau", 200);
