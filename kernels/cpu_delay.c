@@ -6,6 +6,7 @@
 #include "kernels/cpu.h"
 #include "kernels/cpu_rows.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@ typedef struct delay_job {
     int n, ld, T;
     float *scratch; /* per worker: three unpacked rows */
     size_t scratch_floats;
+    int *born;    /* [T][B] the latest start at or before a step: nothing older is seen; or NULL */
     double *sums; /* [T][c] of the delays' gradient */
     float *later; /* [max+1][B][ld] adjoint of the ring, made here */
 } delay_job;
@@ -39,8 +41,29 @@ static size_t ring_at(const delay_job *job, int age, int b) {
     return ((size_t)age * (size_t)job->y.B + (size_t)b) * (size_t)job->ld;
 }
 
-/* Channel c of x[s]; s < 0 lies in the ring, -1 the newest. */
-static const float *past(const delay_job *job, int s, int b, size_t first, int n, float *scratch) {
+/* The earliest step that step t of sample b sees. */
+static int born(const delay_job *job, int t, int b) {
+    return job->born ? job->born[t * job->y.B + b] : INT_MIN;
+}
+
+static rv_status find_starts(delay_job *job, rv_arena *arena) {
+    rv_status status = RV_OK;
+    const uint32_t *starts = job->delay->starts;
+    int B = job->y.B, *latest;
+    if (!starts) return RV_OK;
+    TRY(rv_arena_get(arena, (size_t)job->T * (size_t)B, sizeof *job->born, &job->born));
+    latest = job->born;
+    for (int t = 0; t < job->T; t++, starts += rv_words(B))
+        for (int b = 0; b < B; b++, latest++)
+            *latest = starts[b / 32] >> b % 32 & 1u ? t : t > 0 ? latest[-B] : INT_MIN;
+out:
+    return status;
+}
+
+/* Channel c of x[s] as step t sees it; s < 0 lies in the ring, -1 the newest. */
+static const float *past(const delay_job *job, int t, int s, int b, size_t first, int n,
+                         float *scratch) {
+    if (s < born(job, t, b)) return memset(scratch, 0, (size_t)n * sizeof *scratch);
     if (s < 0) return job->delay->ring + ring_at(job, -1 - s, b) + first;
     if (!job->x->spikes.bits) return values_row(job->x->values, s, b) + first;
     const uint32_t *bits = spikes_row(job->x->spikes, s, b);
@@ -60,25 +83,30 @@ static void forward_row(void *argument, int row, int worker) {
     for (int c = 0; c < job->delay->plane.c; c++) {
         taps tap = taps_of(job->delay, c);
         size_t first = (size_t)c * (size_t)n;
-        const float *x = past(job, t - tap.k, b, first, n, near_row);
+        const float *x = past(job, t, t - tap.k, b, first, n, near_row);
         if (tap.far == 0.0f) {
             memcpy(y + first, x, (size_t)n * sizeof *y);
             continue;
         }
-        const float *older = past(job, t - tap.k - 1, b, first, n, far_row);
+        const float *older = past(job, t, t - tap.k - 1, b, first, n, far_row);
         for (int i = 0; i < n; i++)
             y[first + (size_t)i] = tap.near * x[i] + tap.far * older[i];
     }
     row_pad(job->y, y);
 }
 
-/* Age the ring by the chunk: entry j becomes x[T-1-j], or what was j - T. */
+/* Age the ring by the chunk: entry j becomes x[T-1-j], or what was j - T; nothing from before the
+ * last start. */
 static void ring_row(void *argument, int b, int worker) {
     const delay_job *job = argument;
     float *scratch = job->scratch + (size_t)worker * job->scratch_floats;
     for (int age = job->delay->max; age >= 0; age--) {
         float *entry = job->delay->ring + ring_at(job, age, b);
         int s = job->T - 1 - age;
+        if (s < born(job, job->T - 1, b)) {
+            memset(entry, 0, (size_t)job->n * sizeof *entry);
+            continue;
+        }
         const float *x = s < 0 ? job->delay->ring + ring_at(job, age - job->T, b)
                                : signal_row(job->x, s, b, scratch);
         memcpy(entry, x, (size_t)job->n * sizeof *entry);
@@ -86,13 +114,17 @@ static void ring_row(void *argument, int b, int worker) {
 }
 
 static rv_status delay_scratch(rv_ctx *ctx, delay_job *job, rv_arena *arena) {
+    rv_status status = RV_OK;
     job->n = signal_units(job->x);
     job->ld = rv_round_up(job->n, RV_LANES);
     job->T = job->y.T;
     size_t plane = (size_t)(job->delay->plane.h * job->delay->plane.w);
     job->scratch_floats = row_floats(job->n) + 2 * plane + (size_t)job->ld;
-    return rv_arena_get(arena, (size_t)rv_cpu_threads(ctx), job->scratch_floats * sizeof(float),
-                        &job->scratch);
+    TRY(find_starts(job, arena));
+    TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx), job->scratch_floats * sizeof(float),
+                     &job->scratch));
+out:
+    return status;
 }
 
 rv_status RV_CPU(delay_forward)(rv_ctx *ctx, rv_queue *queue, const rv_delay *delay,
@@ -116,12 +148,12 @@ static void gather(const delay_job *job, int s, int b, float *out) {
         taps tap = taps_of(job->delay, c);
         size_t first = (size_t)c * (size_t)n;
         int near_step = s + tap.k, far_step = near_step + 1;
-        if (tap.far != 0.0f && far_step >= 0 && far_step < job->T) {
+        if (tap.far != 0.0f && far_step >= 0 && far_step < job->T && s >= born(job, far_step, b)) {
             const float *g = values_row(job->y, far_step, b) + first;
             for (int i = 0; i < n; i++)
                 out[first + (size_t)i] += tap.far * g[i];
         }
-        if (near_step >= 0 && near_step < job->T) {
+        if (near_step >= 0 && near_step < job->T && s >= born(job, near_step, b)) {
             const float *g = values_row(job->y, near_step, b) + first;
             for (int i = 0; i < n; i++)
                 out[first + (size_t)i] += tap.near * g[i];
@@ -135,7 +167,7 @@ static void backward_row(void *argument, int row, int worker) {
     int s = row / job->y.B, b = row % job->y.B, age = job->T - 1 - s;
     float *sum = job->scratch + (size_t)worker * job->scratch_floats;
     memset(sum, 0, (size_t)job->ld * sizeof *sum);
-    if (age <= job->delay->max)
+    if (age <= job->delay->max && s >= born(job, job->T - 1, b))
         memcpy(sum, job->delay->ring_adjoint + ring_at(job, age, b), (size_t)job->n * sizeof *sum);
     gather(job, s, b, sum);
     float *gx = values_row(job->gx, s, b);
@@ -159,7 +191,7 @@ static void ring_adjoint_row(void *argument, int row, int worker) {
     float *sum = job->later + ring_at(job, age, b);
     (void)worker;
     memset(sum, 0, (size_t)job->ld * sizeof *sum);
-    if (later <= job->delay->max)
+    if (later <= job->delay->max && -1 - age >= born(job, job->T - 1, b))
         memcpy(sum, job->delay->ring_adjoint + ring_at(job, later, b),
                (size_t)job->n * sizeof *sum);
     gather(job, -1 - age, b, sum);
@@ -176,8 +208,8 @@ static void gradient_step(void *argument, int t, int worker) {
         size_t first = (size_t)c * (size_t)n;
         sums[c] = 0.0;
         for (int b = 0; b < job->y.B; b++) {
-            const float *x = past(job, t - tap.k, b, first, n, near_row);
-            const float *older = past(job, t - tap.k - 1, b, first, n, far_row);
+            const float *x = past(job, t, t - tap.k, b, first, n, near_row);
+            const float *older = past(job, t, t - tap.k - 1, b, first, n, far_row);
             const float *g = values_row(job->y, t, b) + first;
             for (int i = 0; i < n; i++)
                 sums[c] += (double)g[i] * ((double)older[i] - (double)x[i]);

@@ -102,6 +102,7 @@ static rv_status delay_forward(rv_pass *pass, const rv_layer *layer) {
     rv_delay delay = delay_of(pass, layer);
     size_t bytes = (size_t)(delay.max + 1) * (size_t)pass->B * (size_t)layer->ld * sizeof(float);
     delay.ring = rv_state_slot(pass->state, layer, STATE_RING);
+    TRY(rv_pass_starts(pass, &delay.starts));
     TRY(device->ops->copy(device->ctx, pass->queue, rv_tape_slot(pass->tape, layer, TAPE_RING),
                           false, delay.ring, false, bytes));
     TRY(device->ops->delay_forward(device->ctx, pass->queue, &delay, rv_pass_input(pass, layer, 0),
@@ -119,9 +120,12 @@ static rv_status delay_backward(rv_pass *pass, const rv_layer *layer) {
     delay.ring = rv_tape_slot(pass->tape, layer, TAPE_RING);
     delay.ring_adjoint = rv_state_slot(pass->adjoint, layer, STATE_RING);
     TRY(rv_pass_adjoint_in(pass, layer, 0, &gx, &add));
+    size_t mark = rv_arena_mark(pass->arena);
+    TRY(rv_pass_starts(pass, &delay.starts));
     TRY(pass->device->ops->delay_backward(pass->device->ctx, pass->queue, &delay,
                                           rv_pass_input(pass, layer, 0), g, gx, add,
                                           rv_pass_gradient(pass, layer, DELAY), pass->arena));
+    rv_arena_release(pass->arena, mark);
 out:
     return status;
 }
