@@ -65,8 +65,7 @@ RV_INLINE void adjoint_any(cell_fn cell, unsigned traits, rv_cpu_reset reset, bo
     const bool spikes = traits & RV_HAS_SPIKES;
     for (int at = 0; at < tile->cols; at += RV_LANES) {
         uint32_t bits = spikes ? tile->s[at / RV_LANES] : 0;
-#pragma GCC ivdep
-        for (int j = 0; j < RV_LANES; j++) {
+        RV_INDEPENDENT for (int j = 0; j < RV_LANES; j++) {
             int u = at + j;
             rv_unit p = rv_cpu_unit(tile->param, u), g;
             rv_trace r = {.h = tile->h[u], .gv = tile->gv[u], .gh = tile->gh[u]};

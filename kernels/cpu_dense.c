@@ -108,22 +108,28 @@ static int even_rows(int m) {
 
 /* ---- a panel of b: columns [col, col + TILE_COLS), packed [k][TILE_COLS] -------------------- */
 typedef float quad __attribute__((vector_size(16)));
-typedef int32_t quad_order __attribute__((vector_size(16)));
 typedef float quad_loose __attribute__((vector_size(16), aligned(4), may_alias));
+
+#ifdef __clang__
+#define QUAD(a, b, w, x, y, z) __builtin_shufflevector(a, b, w, x, y, z)
+#else
+typedef int32_t quad_order __attribute__((vector_size(16)));
+#define QUAD(a, b, w, x, y, z) __builtin_shuffle(a, b, (quad_order){w, x, y, z})
+#endif
 
 /* to[k][to_row] = from[row of k][from_row] for a 4 x 4 block */
 static inline void transpose4(const float *from, size_t from_row, float *to, size_t to_row) {
     quad r[4], s[4];
     for (int i = 0; i < 4; i++)
         r[i] = *(const quad_loose *)(from + (size_t)i * from_row);
-    s[0] = __builtin_shuffle(r[0], r[1], (quad_order){0, 4, 1, 5});
-    s[1] = __builtin_shuffle(r[0], r[1], (quad_order){2, 6, 3, 7});
-    s[2] = __builtin_shuffle(r[2], r[3], (quad_order){0, 4, 1, 5});
-    s[3] = __builtin_shuffle(r[2], r[3], (quad_order){2, 6, 3, 7});
-    *(quad_loose *)to = __builtin_shuffle(s[0], s[2], (quad_order){0, 1, 4, 5});
-    *(quad_loose *)(to + to_row) = __builtin_shuffle(s[0], s[2], (quad_order){2, 3, 6, 7});
-    *(quad_loose *)(to + 2 * to_row) = __builtin_shuffle(s[1], s[3], (quad_order){0, 1, 4, 5});
-    *(quad_loose *)(to + 3 * to_row) = __builtin_shuffle(s[1], s[3], (quad_order){2, 3, 6, 7});
+    s[0] = QUAD(r[0], r[1], 0, 4, 1, 5);
+    s[1] = QUAD(r[0], r[1], 2, 6, 3, 7);
+    s[2] = QUAD(r[2], r[3], 0, 4, 1, 5);
+    s[3] = QUAD(r[2], r[3], 2, 6, 3, 7);
+    *(quad_loose *)to = QUAD(s[0], s[2], 0, 1, 4, 5);
+    *(quad_loose *)(to + to_row) = QUAD(s[0], s[2], 2, 3, 6, 7);
+    *(quad_loose *)(to + 2 * to_row) = QUAD(s[1], s[3], 0, 1, 4, 5);
+    *(quad_loose *)(to + 3 * to_row) = QUAD(s[1], s[3], 2, 3, 6, 7);
 }
 
 /* One row of a panel. Rows lie pages apart, where the processor does not prefetch by itself. */

@@ -43,8 +43,7 @@ RV_INLINE void step_any(cell_fn cell, unsigned traits, rv_cpu_reset reset, bool 
         float *ti = tile->ti ? tile->ti + at : unused[1];
         float *ta = tile->ta ? tile->ta + at : unused[1];
         const float *x = tile->x + at;
-#pragma GCC ivdep
-        for (int j = 0; j < RV_LANES; j++) {
+        RV_INDEPENDENT for (int j = 0; j < RV_LANES; j++) {
             rv_unit p = rv_cpu_unit(tile->param, at + j);
             rv_cell c = {.v = v[j], .s = (float)(last >> j & 1u)};
             if (traits & RV_HAS_CURRENT) c.i = i[j];

@@ -23,6 +23,12 @@ typedef float rv_vec_loose __attribute__((vector_size(RV_WIDTH * 4), aligned(4),
 
 #define RV_INLINE static inline __attribute__((always_inline))
 #define RV_UNROLL _Pragma("GCC unroll 16")
+/* What a loop writes is not read by its other turns. */
+#ifdef __clang__
+#define RV_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define RV_INDEPENDENT _Pragma("GCC ivdep")
+#endif
 
 RV_INLINE rv_vec vec_load(const float *p) {
     return *(const rv_vec_loose *)p;

@@ -30,12 +30,23 @@ static bool amx_usable(void) {
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
-/* The two middle levels are the compiler's own names for what the objects were built with, so the
- * check cannot drift from the flags. The operating system's support is part of it. */
+/* What marks the levels x86-64-v3 and -v4 of the objects; the rest of each level came in the same
+ * processors. The operating system's support is part of the answer. */
+static bool has_v3(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+
+static bool has_v4(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
 rv_isa rv_isa_best(void) {
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("x86-64-v3")) return RV_ISA_BASELINE;
-    if (!__builtin_cpu_supports("x86-64-v4")) return RV_ISA_AVX2;
+    if (!has_v3()) return RV_ISA_BASELINE;
+    if (!has_v4()) return RV_ISA_AVX2;
     return amx_usable() ? RV_ISA_AMX : RV_ISA_AVX512;
 }
 #else
