@@ -213,6 +213,33 @@ static void train_best_epoch_is_chosen_on_validation(void **state) {
     rv_trainer_destroy(r.trainer);
 }
 
+/* A model file says with which forms it was trained; run.json says the same. */
+static void train_model_holds_its_forms(void **state) {
+    (void)state;
+    if (!rv_h5_available()) skip();
+    run r = {0};
+    char path[TINY_PATH + 32];
+    rv_model *model = NULL;
+    rv_config *config = NULL;
+    assert_int_equal(train(&r, "forms", 1, NULL), RV_OK);
+    snprintf(path, sizeof path, "%s/run.json", r.path);
+    json_t *info = json_load_file(path, 0, NULL), *forms = json_object_get(info, "forms");
+    snprintf(path, sizeof path, "%s/best.h5", r.path);
+    assert_int_equal(rv_model_open(path, &model), RV_OK);
+    const char *text = rv_model_config(model);
+    assert_int_equal(rv_config_parse(text, strlen(text), path, &config), RV_OK);
+    assert_int_equal(config->net.layers[0].form, RV_FORM_DENSE); /* an analog input has no events */
+    assert_string_equal(json_string_value(json_object_get(forms, "hidden")), "dense");
+    rv_form out = config->net.layers[2].form;
+    assert_true(out == RV_FORM_DENSE || out == RV_FORM_EVENT);
+    assert_string_equal(json_string_value(json_object_get(forms, "out")),
+                        out == RV_FORM_EVENT ? "event" : "dense");
+    json_decref(info);
+    rv_config_free(config);
+    rv_model_close(model);
+    rv_trainer_destroy(r.trainer);
+}
+
 /* ---- ends before the end ------------------------------------------------------------------ */
 
 static void assert_status(const run *r, const char *status) {
@@ -357,6 +384,7 @@ int main(void) {
         cmocka_unit_test(train_max_steps_ends_within_an_epoch),
         cmocka_unit_test(train_without_validation_keeps_the_last),
         cmocka_unit_test(train_best_epoch_is_chosen_on_validation),
+        cmocka_unit_test(train_model_holds_its_forms),
         cmocka_unit_test(train_stop_saves_after_the_step),
         cmocka_unit_test(train_loss_not_finite_is_70),
         cmocka_unit_test(train_checkpoint_every_keeps_two),

@@ -106,7 +106,8 @@ static void list_neurons_holds_lif(void **state) {
         if (strcmp(json_string_value(json_object_get(row, "name")), "lif") != 0) continue;
         json_array_foreach(json_object_get(row, "parameters"), at, parameter) {
             if (strcmp(json_string_value(json_object_get(parameter, "name")), "beta") == 0)
-                beta = json_object_get(parameter, "default") && json_object_get(parameter, "type");
+                beta = json_number_value(json_object_get(parameter, "default")) == 0.95 &&
+                       json_object_get(parameter, "type");
         }
     }
     json_decref(root);

@@ -107,10 +107,10 @@ static void wait_ms(int ms) {
 static void pace_median_leaves_out_two_and_pauses(void **state) {
     (void)state;
     rv_pace pace = {0};
-    static const int waits[] = {60, 50, 4, 4, 4}; /* the first two are warm-up */
+    static const int waits[] = {200, 200, 4, 4}; /* the first two are warm-up */
     assert_true(isnan(rv_pace_median_ms(&pace)));
     assert_true(isnan(rv_pace_rate(&pace)));
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 4; i++) {
         assert_int_equal(rv_pace_start(&pace, 10), RV_OK);
         wait_ms(waits[i]);
         if (i == 3) {
@@ -122,14 +122,14 @@ static void pace_median_leaves_out_two_and_pauses(void **state) {
         }
     }
     assert_int_equal(rv_pace_close(&pace), RV_OK);
-    assert_int_equal(pace.count, 5);
+    assert_int_equal(pace.count, 4);
     double median = rv_pace_median_ms(&pace);
-    assert_true(median >= 4.0 && median < 40.0);
+    assert_true(median >= 4.0 && median < 60.0);
     assert_true(pace.interval[3] < 0.070f); /* 4 ms of work, 80 ms of pause */
     double sum = 0;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 4; i++)
         sum += (double)pace.interval[i];
-    assert_float_equal(rv_pace_rate(&pace), 50 / sum, 0.01 * 50 / sum);
+    assert_float_equal(rv_pace_rate(&pace), 40 / sum, 0.01 * 40 / sum);
     rv_pace_finish(&pace);
 }
 

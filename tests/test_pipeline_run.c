@@ -179,13 +179,16 @@ static void train_second_interrupt_exits_130(void **state) {
 static void eval_equals_training(void **state) {
     (void)state;
     if (!rv_h5_available()) skip();
-    assert_int_equal(RUN("train", "recipe.yaml", "-o", "run_eval", "--json", "-q"), 0);
+    assert_int_equal(
+        RUN("train", "recipe.yaml", "-o", "run_eval", "--json", "-q", "--set", "train.max_steps=2"),
+        0); /* half learnt: wrong guesses must show */
     json_t *train = parse_out();
     assert_int_equal(RUN("eval", "run_eval", "--json", "--predictions", "guess.csv"), 0);
     json_t *eval = parse_out();
     assert_true(json_number_value(json_object_get(eval, "accuracy")) ==
                 json_number_value(json_object_get(train, "test_accuracy")));
     assert_int_equal(json_integer_value(json_object_get(eval, "samples")), TINY_TEST);
+    assert_true(json_number_value(json_object_get(eval, "accuracy")) < 1);
 
     /* The confusion's rows hold the labels' counts, its diagonal the right guesses. */
     json_t *confusion = json_object_get(eval, "confusion");
@@ -256,6 +259,19 @@ static void eval_other_data_and_splits(void **state) {
     assert_true(spikes > 0);
     assert_int_equal(json_integer_value(json_object_get(root, "input_synops")), 24 * spikes);
     json_decref(root);
+
+    /* The loss is a mean over samples, whatever the batches: 5 of 7 and a ragged one of 5. */
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(
+            RUN("eval", "run_split", "--json", "--set", i ? "train.batch=7" : "train.batch=40"), 0);
+        root = parse_out();
+        loss[i] = json_number_value(json_object_get(root, "loss"));
+        json_decref(root);
+    }
+    assert_true(loss[0] > 0);
+    assert_float_equal(loss[1], loss[0], 1e-5 * loss[0]);
+
     assert_int_equal(RUN("eval", "run_split"), 0);
     assert_contains(out_text, "accuracy ");
     assert_contains(out_text, "hidden_lif");
