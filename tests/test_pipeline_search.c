@@ -175,6 +175,38 @@ static void search_nothing_runs_says_why(void **state) {
     assert_non_null(strstr(rv_error_get()->message, "one stage"));
 }
 
+#ifdef RV_FAULTS
+/* The n-th allocation fails: a clean error (and no leak, the sanitizer says), for every n. */
+static void search_failing_allocation_is_reported(void **state) {
+    (void)state;
+    task t = {0};
+    random_costs(&t.data, 3);
+    rv_search search = {.stages = 2,
+                        .micros = 2,
+                        .chunks = chunk_list,
+                        .chunk_count = 2,
+                        .norm = true,
+                        .costs = costs_at,
+                        .context = &t};
+    rv_status status = RV_MEMORY;
+    for (long n = 0; status != RV_OK; n++) {
+        rv_schedule best;
+        char *text = NULL;
+        rv_schedule again = {0};
+        rv_fault_arm(RV_FAULT_ALLOC, n, false);
+        status = rv_schedule_search(&search, &best);
+        if (status == RV_OK) status = rv_schedule_print(&best, &text);
+        if (status == RV_OK) status = rv_schedule_parse("plan", text, &again);
+        rv_fault_arm(RV_FAULT_ALLOC, -1, false);
+        assert_true(status == RV_OK || status == RV_MEMORY);
+        rv_schedule_finish(&again);
+        rv_free(text);
+        rv_schedule_finish(&best);
+        assert_true(n < 100000);
+    }
+}
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(search_never_loses_to_a_fixed_choice),
@@ -182,6 +214,9 @@ int main(void) {
         cmocka_unit_test(search_equal_choices_take_least_memory_then_slots),
         cmocka_unit_test(search_fixed_slots_are_kept),
         cmocka_unit_test(search_nothing_runs_says_why),
+#ifdef RV_FAULTS
+        cmocka_unit_test(search_failing_allocation_is_reported),
+#endif
     };
     return cmocka_run_group_tests_name("pipeline_search", tests, NULL, NULL);
 }
