@@ -35,6 +35,7 @@ typedef struct bernoulli_source {
     float limit[2]; /* of a unit whose sign is -, + */
 } bernoulli_source;
 
+/* One bit for each of four units, the same in every sample of the class. */
 static uint32_t sign_bits(const bernoulli_source *source, uint32_t class, uint32_t unit4) {
     uint32_t words[4], bits = 0;
     rv_random4(words, source->seed, RV_FOR_DATA, LAYER_SIGNS, 0, class, 0, unit4);
@@ -43,6 +44,7 @@ static uint32_t sign_bits(const bernoulli_source *source, uint32_t class, uint32
     return bits;
 }
 
+/* Units outermost, as the signs of four units serve all steps. */
 static rv_status bernoulli_read(void *self, const uint64_t *index, int count, uint32_t epoch,
                                 rv_batch *batch) {
     const bernoulli_source *source = self;
@@ -71,6 +73,7 @@ static rv_status bernoulli_read(void *self, const uint64_t *index, int count, ui
     return RV_OK;
 }
 
+/* Nothing is generated here: a large set costs no memory and no time to open. */
 static rv_status bernoulli_open(const rv_config *config, rv_split split, rv_source *out) {
     rv_status status = RV_OK;
     const bernoulli_options *options = config->data.options;

@@ -17,6 +17,7 @@
 /* One system call that fails when its fault hook says so. */
 #define CALL(site, failed, call) (rv_fault(site) ? (errno = EIO, failed) : (call))
 
+/* Where the temporary file lies: rename works within one file system only. */
 static rv_status folder_of(const char *path, char **out) {
     rv_status status = RV_OK;
     const char *slash = strrchr(path, '/');
@@ -26,6 +27,7 @@ out:
     return status;
 }
 
+/* Bytes needed and free tell a full disk from a broken one. */
 static rv_status fail_io(const char *path, const char *folder, const char *what, size_t size) {
     struct statvfs room;
     int error = errno;
@@ -37,6 +39,8 @@ static rv_status fail_io(const char *path, const char *folder, const char *what,
                    (unsigned long long)room.f_bavail * (unsigned long long)room.f_frsize);
 }
 
+/* Short writes and interrupted calls go on; the largest single write keeps below 2 GiB, where
+ * Linux would cut it anyway. */
 static int write_all(int fd, const char *bytes, size_t size) {
     for (size_t done = 0; done < size;) {
         size_t want = size - done < (1u << 30) ? size - done : 1u << 30;
@@ -51,6 +55,7 @@ static int write_all(int fd, const char *bytes, size_t size) {
     return 0;
 }
 
+/* Makes the rename itself last. */
 static rv_status folder_sync(const char *path, const char *folder, size_t size) {
     rv_status status = RV_OK;
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -62,6 +67,8 @@ static rv_status folder_sync(const char *path, const char *folder, size_t size) 
     return status;
 }
 
+/* Every failure before the last rename leaves `path` as it was. After it only the sync of the
+ * folder can fail, and then the new file is in place but may not outlive a power cut. */
 rv_status rv_commit(const char *path, const char *previous, const void *bytes, size_t size) {
     rv_status status = RV_OK;
     char *folder = NULL, *temporary = NULL;
@@ -111,6 +118,7 @@ out:
     return status;
 }
 
+/* Regular files only: a pipe or device has no size to check the limit against. */
 rv_status rv_read_file(const char *path, size_t limit, char **out, size_t *size) {
     rv_status status = RV_OK;
     struct stat about;

@@ -21,12 +21,15 @@ typedef struct loading {
     rv_node *tree;   /* as resolved */
 } loading;
 
+/* Everything of a recipe is read through sections: pool, path for messages, place to fall back
+ * on. */
 static rv_section section_of(const loading *load, const char *path) {
     rv_section section = {load->config->memory, NULL, path, {load->config->path, 1, 1}};
     return section;
 }
 
-/* The section at a dotted path of the source, and its null in the resolved tree. */
+/* The section at a dotted path of the source, and its null in the resolved tree. The resolved
+ * tree already has every key in its order, so a section is found there by the same path. */
 static rv_status section_open(const loading *load, const char *path, rv_section *in,
                               rv_node **out) {
     rv_status status = RV_OK;
@@ -45,7 +48,8 @@ out:
     return status;
 }
 
-/* A row with its further keys: read from `path`, written in its place. */
+/* A row with its further keys: read from `path`, written in its place. The default row is set
+ * before reading; what the recipe says replaces it. */
 static rv_status choice_load(const loading *load, const char *path, const char *word,
                              const rv_table *table, const char *initial, const rv_spec *extra,
                              void *extra_options, rv_choice *choice) {
@@ -64,6 +68,7 @@ out:
 }
 
 /* ---- input ------------------------------------------------------------------------------- */
+/* A shape is no rv_type: its length decides its meaning. */
 static rv_status input_load(const loading *load) {
     rv_status status = RV_OK;
     static const rv_spec axis = {"input", RV_T_INT, 0, NAN, 1, UNITS_MOST, .sentence = ""};
@@ -97,7 +102,8 @@ out:
 }
 
 /* ---- data -------------------------------------------------------------------------------- */
-/* The first file option is the folder; the resolved recipe holds it from the root of the tree. */
+/* The first file option is the folder; the resolved recipe holds it from the root of the tree.
+ * Not realpath: a link the user made to move data later must stay in the resolved file. */
 static rv_status folder_resolve(const rv_config *config) {
     rv_status status = RV_OK;
     const rv_reader *reader = ((const rv_reader_row *)config->data.reader)->reader;
@@ -124,6 +130,7 @@ out:
     return status;
 }
 
+/* The reader's own options and the keys common to all readers share one map, as users expect. */
 static rv_status data_load(const loading *load) {
     rv_status status = RV_OK;
     rv_config *config = load->config;
@@ -147,6 +154,7 @@ out:
 }
 
 /* ---- network ----------------------------------------------------------------------------- */
+/* Names become HDF5 groups, keys of --set and JSON keys: letters, digits and _ are safe in all. */
 static rv_status name_check(const loading *load, const rv_section *in, const char *name) {
     rv_status status = RV_OK;
     rv_node *node = rv_tree_get(in->node, "name");
@@ -168,7 +176,8 @@ out:
     return status;
 }
 
-/* `from`: a name or a list of names. That they exist is checked where the network is made. */
+/* `from`: a name or a list of names. That they exist is checked where the network is made. The
+ * strings move to the pool, as the source tree goes. */
 static rv_status from_load(const loading *load, const rv_section *in, rv_layer_desc *layer,
                            rv_node *out) {
     rv_status status = RV_OK;
@@ -193,7 +202,8 @@ out:
     return status;
 }
 
-/* A row under a key of a layer (init, regularizer); initial NULL: none by default. */
+/* A row under a key of a layer (init, regularizer); initial NULL: none by default. Written only
+ * when there is one: null otherwise. */
 static rv_status layer_choice(const loading *load, const rv_section *in, const char *key,
                               const rv_table *table, const char *initial, rv_choice *choice,
                               rv_node *out) {
@@ -214,6 +224,9 @@ out:
     return status;
 }
 
+/* Defaults in three layers: the row's, the preset's, the recipe's. The preset comes before
+ * reading, so that what the recipe says wins, and settle after it, when it is known what was
+ * said. */
 static rv_status layer_load(const loading *load, const rv_section *in, rv_layer_desc *layer,
                             rv_node *out) {
     rv_status status = RV_OK;
@@ -252,6 +265,7 @@ out:
     return status;
 }
 
+/* Layers are found in messages by name, or by number while they have none. */
 static rv_status network_load(const loading *load) {
     rv_status status = RV_OK;
     rv_net_desc *net = &load->config->net;
@@ -287,6 +301,7 @@ out:
 }
 
 /* ---- loss, train, pipeline, checkpoint --------------------------------------------------- */
+/* Class weights have no default that is a number: absent is an empty list. */
 static rv_status loss_load(const loading *load) {
     rv_status status = RV_OK;
     rv_loss_desc *loss = &load->config->loss;
@@ -303,6 +318,7 @@ out:
     return status;
 }
 
+/* Read after the optimiser itself, whose map they lie in. */
 static rv_status groups_load(const loading *load) {
     rv_status status = RV_OK;
     rv_train_desc *train = &load->config->train;
@@ -338,7 +354,8 @@ out:
     return status;
 }
 
-/* checkpoint.every: "500" updates, "10min" (s, min, h), or "1epoch". */
+/* checkpoint.every: "500" updates, "10min" (s, min, h), or "1epoch". Whole updates or a time;
+ * other multiples of an epoch would need the data's size to be known here. */
 static rv_status checkpoint_load(const loading *load) {
     static const struct {
         const char *name;
@@ -370,6 +387,7 @@ out:
     return status;
 }
 
+/* A word that is no CHOICE because what is known depends on the build or stands elsewhere. */
 static rv_status word_check(const loading *load, const char *path, const char *word, bool known,
                             const rv_nearest *nearest, const char *expected) {
     rv_status status = RV_OK;
@@ -383,7 +401,8 @@ out:
     return status;
 }
 
-/* What a table of limits cannot say. */
+/* What a table of limits cannot say. Only now, so that what a value is compared with has been
+ * checked itself. */
 static rv_status limits_check(const loading *load) {
     rv_status status = RV_OK;
     const rv_config *config = load->config;
@@ -423,7 +442,8 @@ out:
 }
 
 /* ---- the whole --------------------------------------------------------------------------- */
-/* Time steps of the encoder, when its row has them; else the source has (rv_config_bind). */
+/* Time steps of the encoder, when its row has them; else the source has (rv_config_bind). By
+ * name, as encoders are rows like any other: most have `steps`. */
 static int steps_of(const rv_choice *encode) {
     for (const rv_spec *spec = encode->row->specs; spec && spec->name; spec++)
         if (strcmp(spec->name, "steps") == 0 && spec->type == RV_T_INT)
@@ -431,7 +451,9 @@ static int steps_of(const rv_choice *encode) {
     return 0;
 }
 
-/* Places of the source for the same keys of the resolved tree, for later messages. */
+/* Places of the source for the same keys of the resolved tree, for later messages. Errors found
+ * later (a shape that does not fit, a batch too large) then point into the user's file though
+ * only the resolved tree is left. */
 static void places_copy(rv_node *to, const rv_node *from, const char *file) {
     to->where = from->where;
     to->where.file = file;
@@ -443,6 +465,8 @@ static void places_copy(rv_node *to, const rv_node *from, const char *file) {
     }
 }
 
+/* Order matters twice: the preset is read before the network, and the keys of the top level lay
+ * out the resolved file before its sections are filled. */
 static rv_status sections_load(const loading *load) {
     rv_status status = RV_OK;
     rv_config *config = load->config;
@@ -473,6 +497,8 @@ out:
     return status;
 }
 
+/* Assignments change the tree before anything is checked: --set is nothing but another way to
+ * write the file. */
 static rv_status config_make(rv_node *source, const char *path, const char *const *sets,
                              int set_count, rv_config **out) {
     rv_status status = RV_OK;
@@ -495,6 +521,7 @@ out:
     return status;
 }
 
+/* The source tree is needed for reading only; places are copied out of it. */
 rv_status rv_config_parse_with(const char *text, size_t size, const char *name,
                                const char *const *sets, int set_count, rv_config **out) {
     rv_status status = RV_OK;
@@ -506,10 +533,12 @@ out:
     return status;
 }
 
+/* For recipes stored inside other files. */
 rv_status rv_config_parse(const char *text, size_t size, const char *name, rv_config **out) {
     return rv_config_parse_with(text, size, name, NULL, 0, out);
 }
 
+/* Paths in it are relative to the working directory, not to the file. */
 rv_status rv_config_load(const char *path, const char *const *sets, int set_count,
                          rv_config **out) {
     rv_status status = RV_OK;
@@ -521,6 +550,7 @@ out:
     return status;
 }
 
+/* Options, names and vectors all lie in the pool. */
 void rv_config_free(rv_config *config) {
     if (!config) return;
     rv_tree_free(config->tree);

@@ -17,7 +17,7 @@
 
 enum { RV_PATH_MAX = 192 }; /* a dotted key; longer ones are cut in messages */
 
-/* ---- memory of a configuration: given back all at once (spec.c) -------------------------- */
+/* ---- memory of a configuration: given back all at once (words.c) -------------------------- */
 typedef struct rv_pool_memory {
     struct rv_pool_block *blocks;
 } rv_pool_memory;
@@ -43,7 +43,8 @@ RV_CHECKED rv_status rv_node_find(const rv_node *map, const char *base, const ch
 void rv_node_become(rv_node *node, rv_node_kind kind);
 bool rv_node_null(const rv_node *node); /* NULL, or a plain scalar that YAML calls null */
 
-/* ---- words ------------------------------------------------------------------------------- */
+/* ---- words (words.c)
+ * ------------------------------------------------------------------------------- */
 /* The nearest of several words, offered one by one: best stays NULL when none is near. */
 typedef struct rv_nearest {
     const char *word;
@@ -53,6 +54,8 @@ typedef struct rv_nearest {
 void rv_nearest_offer(rv_nearest *nearest, const char *candidate, size_t length);
 void rv_nearest_table(rv_nearest *nearest, const rv_table *table);
 const char *rv_nearest_word(const rv_nearest *nearest); /* NULL: none near enough */
+/* Word `index` of "a|b|c". */
+void rv_word_at(const char *choices, int index, char word[RV_NAME_MAX]);
 
 /* ---- option structs (spec.c) ------------------------------------------------------------- */
 /* Two types beyond rv_type, for keys that no row has. */

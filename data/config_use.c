@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The tree, not the structs: it also carries what was set after loading (forms). */
 rv_status rv_config_text(const rv_config *config, char **text) {
     return rv_tree_text(config->tree, text);
 }
 
 /* ---- binding ----------------------------------------------------------------------------- */
+/* Only here do recipe and data meet; what they disagree on is a fault of the recipe. */
 rv_status rv_config_bind(rv_config *config, const rv_source *source) {
     rv_status status = RV_OK;
     rv_encoding encoding = {0};
@@ -54,6 +56,7 @@ static const char *const digest_without[] = {
     "preset", "train.epochs", "train.max_steps", "pipeline", "checkpoint", "device", "form",
 };
 
+/* By full path, or by key wherever it stands (`form`). */
 static bool digest_skips(const rv_reader *reader, const char *path, const char *key) {
     for (size_t i = 0; i < sizeof digest_without / sizeof *digest_without; i++)
         if (strcmp(digest_without[i], path) == 0 || strcmp(digest_without[i], key) == 0)
@@ -63,6 +66,7 @@ static bool digest_skips(const rv_reader *reader, const char *path, const char *
     return false;
 }
 
+/* Kinds, keys and ends are mixed in, so that moving a value between maps changes the digest. */
 static uint64_t digest_node(const rv_reader *reader, const rv_node *node, const char *path,
                             uint64_t hash) {
     hash = rv_hash_text(
@@ -78,6 +82,7 @@ static uint64_t digest_node(const rv_reader *reader, const rv_node *node, const 
     return rv_hash_text(hash, "end");
 }
 
+/* Computed from the resolved tree: recipes that say the same in different words are the same. */
 void rv_config_digest(const rv_config *config, char hex[17]) {
     const rv_reader *reader = ((const rv_reader_row *)config->data.reader)->reader;
     uint64_t hash = digest_node(reader, config->tree, "", RV_HASH_START);

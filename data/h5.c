@@ -24,6 +24,7 @@ size_t rv_h5_size(const rv_h5_item *item) {
     return item->count * sizes[item->type];
 }
 
+/* One element more than asked for is allocated, so that text read back ends with a NUL. */
 rv_status rv_h5_add(rv_h5_list *list, const char *path, const char *attribute, rv_h5_type type,
                     int rank, const int *dim, rv_h5_item **out) {
     rv_status status = RV_OK;
@@ -50,6 +51,7 @@ out:
     return status;
 }
 
+/* Stored at its own length, without a NUL, as other languages expect. */
 rv_status rv_h5_add_text(rv_h5_list *list, const char *path, const char *attribute,
                          const char *text) {
     rv_status status = RV_OK;
@@ -81,6 +83,7 @@ out:
     return status;
 }
 
+/* Linear: a file holds some hundred items, and each is looked for once. */
 const rv_h5_item *rv_h5_find(const rv_h5_list *list, const char *path, const char *attribute,
                              rv_h5_type type) {
     for (int i = 0; i < list->count; i++) {
@@ -108,12 +111,14 @@ bool rv_h5_available(void) {
     return false;
 }
 
+/* The image is asked for twice: first its size. */
 rv_status rv_h5_write(const rv_h5_list *list, const char *name, char **bytes, size_t *size) {
     (void)list, (void)bytes, (void)size;
     return rv_fail(RV_CONFIG, "%s: this program was built without HDF5 and has no model files",
                    name);
 }
 
+/* On failure the list holds what had been read; the caller frees it either way. */
 rv_status rv_h5_read(const char *bytes, size_t size, const char *name, rv_h5_list *list) {
     (void)bytes, (void)size, (void)list;
     return rv_fail(RV_CONFIG, "%s: this program was built without HDF5 and has no model files",
@@ -133,12 +138,14 @@ bool rv_h5_available(void) {
     return true;
 }
 
-/* HDF5's own description of what went wrong, innermost first, as far as it fits. */
+/* HDF5's own description of what went wrong, innermost first, as far as it fits. Called for each
+ * entry of the stack; the first is the deepest and says most. */
 static herr_t error_walk(unsigned n, const H5E_error2_t *error, void *text) {
     if (n == 0 && error->desc) snprintf(text, 200, "%s", error->desc);
     return 0;
 }
 
+/* The stack is cleared, so that a later message does not repeat an old reason. */
 static rv_status fail_h5(rv_status status, const char *name, const char *what, const char *path) {
     char text[200] = "no reason given";
     (void)H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, error_walk, text);
@@ -147,7 +154,8 @@ static rv_status fail_h5(rv_status status, const char *name, const char *what, c
 }
 
 /* No plug-ins (a file must not load code), no printing. Done before every use: it is cheap, and
- * both are state of the library or thread. */
+ * both are state of the library or thread. H5open first: before it the constants of types have
+ * no values. */
 static rv_status library_init(const char *name) {
     rv_status status = RV_OK;
     if (H5open() < 0 || H5PLset_loading_state(0) < 0 || H5Eset_auto2(H5E_DEFAULT, NULL, NULL) < 0)
@@ -188,6 +196,7 @@ static hid_t memory_type(rv_h5_type type) {
     return H5I_INVALID_HID;
 }
 
+/* NUL-padded rather than terminated: every character of the text counts. */
 static hid_t text_type(size_t length) {
     hid_t type = H5Tcopy(H5T_C_S1);
     /* A string of no characters is stored as one NUL. */
@@ -199,7 +208,8 @@ static hid_t text_type(size_t length) {
     return type;
 }
 
-/* An image in memory as an open file; bytes NULL: a new one. */
+/* An image in memory as an open file; bytes NULL: a new one. The name is a label only: the core
+ * driver without backing store opens no file. */
 static hid_t image_open(const char *bytes, size_t size) {
     hid_t file = H5I_INVALID_HID, access = H5Pcreate(H5P_FILE_ACCESS);
     if (access < 0) return file;
@@ -215,6 +225,7 @@ static hid_t image_open(const char *bytes, size_t size) {
 }
 
 /* ---- writing ----------------------------------------------------------------------------- */
+/* Fletcher32 is a filter, and filters need chunks. */
 static hid_t chunked(const rv_h5_item *item, const hsize_t *dim) {
     hid_t create = H5Pcreate(H5P_DATASET_CREATE);
     hsize_t chunk[4], bytes = sizes[item->type];
@@ -233,6 +244,7 @@ static hid_t chunked(const rv_h5_item *item, const hsize_t *dim) {
     return create;
 }
 
+/* Groups on the way are made by HDF5 itself. */
 static rv_status dataset_write(hid_t file, const rv_h5_item *item, const char *name) {
     rv_status status = RV_OK;
     hsize_t dim[4];
@@ -260,7 +272,8 @@ out:
     return status;
 }
 
-/* The group at an absolute path, with those around it. */
+/* The group at an absolute path, with those around it. Several attributes hang on one group, so
+ * it may be there. */
 static rv_status group_make(hid_t file, const char *path, const char *name) {
     rv_status status = RV_OK;
     hid_t links = H5Pcreate(H5P_LINK_CREATE), group = H5I_INVALID_HID;
@@ -276,6 +289,7 @@ out:
     return status;
 }
 
+/* Attributes hang on groups, which may hold nothing else. */
 static rv_status attribute_write(hid_t file, const rv_h5_item *item, const char *name) {
     rv_status status = RV_OK;
     hsize_t dim[4];
@@ -376,7 +390,8 @@ typedef struct walk {
     rv_status status; /* HDF5's iterators give back only "failed" */
 } walk;
 
-/* Shape of a dataspace as an item; what the file cannot hold is refused before memory is taken. */
+/* Shape of a dataspace as an item; what the file cannot hold is refused before memory is taken.
+ * Datasets are chunked and unpacked, so a whole array cannot be larger than the file. */
 static rv_status item_add(walk *at, hid_t space, const char *attribute, rv_h5_type type,
                           rv_h5_item **out) {
     rv_status status = RV_OK;
@@ -398,7 +413,8 @@ out:
     return status;
 }
 
-/* Chunked, with no filter but Fletcher32, and nothing stored elsewhere. */
+/* Chunked, with no filter but Fletcher32, and nothing stored elsewhere. An allow-list: whatever
+ * other filters, layouts or outside files could do, they are not followed. */
 static bool layout_known(hid_t data) {
     unsigned flags, config;
     size_t values = 0;
@@ -411,6 +427,7 @@ static bool layout_known(hid_t data) {
     return known;
 }
 
+/* H5Dread checks Fletcher32; a chunk that fails it fails the call. */
 static rv_status dataset_read(walk *at, hid_t data) {
     rv_status status = RV_OK;
     hid_t space = H5Dget_space(data), type = H5Dget_type(data);
@@ -431,6 +448,7 @@ out:
     return status;
 }
 
+/* Fixed length only: variable-length strings live in the global heap, which has crashed readers. */
 static rv_status attribute_text(walk *at, hid_t data, hid_t type, const char *attribute) {
     rv_status status = RV_OK;
     size_t length = H5Tget_size(type);
@@ -446,6 +464,7 @@ out:
     return status;
 }
 
+/* Types are compared with those this program writes; nothing is converted but byte order. */
 static rv_status attribute_read(walk *at, hid_t data, const char *attribute) {
     rv_status status = RV_OK;
     hid_t space = H5Aget_space(data), type = H5Aget_type(data);
@@ -469,6 +488,7 @@ out:
     return status;
 }
 
+/* A negative result ends the iteration; the reason waits in `status`. */
 static herr_t attribute_visit(hid_t object, const char *attribute, const H5A_info_t *info,
                               void *user) {
     walk *at = user;
@@ -482,7 +502,8 @@ static herr_t attribute_visit(hid_t object, const char *attribute, const H5A_inf
 
 static herr_t link_visit(hid_t group, const char *link, const H5L_info_t *info, void *user);
 
-/* A group's attributes, then what lies in it. */
+/* A group's attributes, then what lies in it. In the order of names, so that two readings give
+ * the same list. */
 static rv_status group_read(walk *at, hid_t group) {
     hsize_t index = 0;
     at->status = RV_OK;
@@ -493,6 +514,7 @@ static rv_status group_read(walk *at, hid_t group) {
     return at->status;
 }
 
+/* Named types and anything newer are refused. */
 static rv_status object_read(walk *at, hid_t object) {
     H5I_type_t kind = H5Iget_type(object);
     if (kind == H5I_DATASET) return dataset_read(at, object);

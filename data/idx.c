@@ -41,6 +41,7 @@ typedef struct idx_file { /* samples in slabs of `per_slab`, so that growing cop
 } idx_file;
 
 /* ---- reading ----------------------------------------------------------------------------- */
+/* zlib reads plain files too; looking at the first bytes ourselves tells what the file can hold. */
 static rv_status stream_open(stream *in, const char *path) {
     rv_status status = RV_OK;
     struct stat about;
@@ -68,7 +69,8 @@ static void stream_close(stream *in) {
     in->file = NULL;
 }
 
-/* Up to `size` bytes; *got < size at the end of the data. A damaged gzip stream is RV_DATA. */
+/* Up to `size` bytes; *got < size at the end of the data. A damaged gzip stream is RV_DATA.
+ * gzread hands out what it could unpack before an error; gzerror tells the two apart. */
 static rv_status stream_read(stream *in, void *bytes, unsigned size, unsigned *got) {
     rv_status status = RV_OK;
     int error = Z_OK, count = gzread(in->file, bytes, size);
@@ -85,6 +87,7 @@ out:
     return status;
 }
 
+/* In steps, so that zlib's counters (unsigned int) never see a large size. */
 static rv_status stream_fill(stream *in, void *bytes, size_t size, const char *what) {
     rv_status status = RV_OK;
     for (size_t done = 0; done < size;) {
@@ -100,11 +103,13 @@ out:
 }
 
 /* ---- header ------------------------------------------------------------------------------ */
+/* The type is part of it: only bytes are read. */
 static bool idx_match(const unsigned char first[4]) {
     return first[0] == 0 && first[1] == 0 && first[2] == TYPE_BYTE && first[3] >= 1 &&
            first[3] <= RANK_MOST;
 }
 
+/* Each size is checked as it comes, in 64 bits, and the product against what the file can hold. */
 static rv_status header_read(stream *in, idx_file *file) {
     rv_status status = RV_OK;
     unsigned char head[4] = {0}, size[4];
@@ -140,6 +145,7 @@ out:
 }
 
 /* ---- whole files ------------------------------------------------------------------------- */
+/* Also of a file whose loading stopped half-way: `slabs` counts those that exist. */
 static void idx_free(idx_file *file) {
     for (int64_t i = 0; file->slab && i < file->slabs; i++)
         rv_free(file->slab[i]);
@@ -147,12 +153,14 @@ static void idx_free(idx_file *file) {
     *file = (idx_file){0};
 }
 
+/* Slabs hold whole samples, so a sample is never cut. */
 static const unsigned char *idx_sample(const idx_file *file, uint64_t index) {
     uint64_t per = (uint64_t)file->per_slab;
     return file->slab[index / per] + index % per * file->sample;
 }
 
-/* After the last byte the file must end; the attempt also makes zlib check its checksum. */
+/* After the last byte the file must end; the attempt also makes zlib check its checksum. A
+ * longer file means that header and data do not belong together. */
 static rv_status end_check(stream *in) {
     rv_status status = RV_OK;
     unsigned char more;
@@ -165,6 +173,8 @@ out:
     return status;
 }
 
+/* A slab is allocated when the bytes before it have arrived: a lying header costs one slab at
+ * most. */
 static rv_status idx_load(const char *path, idx_file *file) {
     rv_status status = RV_OK;
     stream in = {0};
@@ -188,6 +198,7 @@ out:
     return status;
 }
 
+/* Loading everything is the check that the file is whole. */
 static rv_status idx_describe(const char *path, rv_data_info *out) {
     rv_status status = RV_OK;
     idx_file file = {0};
@@ -231,6 +242,7 @@ typedef struct idx_source {
     float value[256]; /* of each byte, normalized */
 } idx_source;
 
+/* The table of 256 values replaces a division a pixel. Padding past the last unit stays zero. */
 static rv_status idx_read(void *self, const uint64_t *index, int count, uint32_t epoch,
                           rv_batch *batch) {
     const idx_source *source = self;
@@ -256,6 +268,7 @@ static void idx_close(void *self) {
     rv_free(source);
 }
 
+/* An absolute name stands for itself. */
 static rv_status path_of(const idx_options *options, const char *name, char **out) {
     rv_status status = RV_OK;
     size_t size = strlen(options->root) + strlen(name) + 2;
@@ -266,6 +279,7 @@ out:
     return status;
 }
 
+/* What no single file can tell. Labels are looked at once here, so training need not. */
 static rv_status fits_check(const idx_source *source, const char *inputs, const char *labels,
                             int classes) {
     rv_status status = RV_OK;
@@ -285,6 +299,7 @@ out:
     return status;
 }
 
+/* Labels first: they are small, and a wrong name there should not cost reading the images. */
 static rv_status idx_open(const rv_config *config, rv_split split, rv_source *out) {
     rv_status status = RV_OK;
     const idx_options *options = config->data.options;
@@ -325,6 +340,7 @@ out:
 }
 
 /* ---- digest ------------------------------------------------------------------------------ */
+/* Of the bytes within a gzip file: packing it anew does not change the data. */
 static rv_status digest_file(const idx_options *options, const char *name, uint64_t *hash) {
     rv_status status = RV_OK;
     char *path = NULL, *bytes = NULL;
@@ -347,6 +363,7 @@ out:
     return status;
 }
 
+/* Both splits: test data do not train, but they decide what is reported. */
 static rv_status idx_digest(const rv_config *config, uint64_t *hash) {
     rv_status status = RV_OK;
     const idx_options *options = config->data.options;

@@ -42,6 +42,7 @@ struct rv_loader {
 };
 
 /* ---- one batch --------------------------------------------------------------------------- */
+/* Memory for a full batch, taken once; a smaller batch uses the front of it. */
 static rv_status slot_init(slot *at, const rv_source *source, int room) {
     rv_status status = RV_OK;
     size_t units = (size_t)rv_shape_units(source->shape);
@@ -72,6 +73,8 @@ static void slot_finish(slot *at) {
     *at = (slot){0};
 }
 
+/* Views have the shape of the actual batch, so the rows of a ragged one lie together. Readers
+ * set bits with `or`, and rows have padding: both rely on zeros. */
 static rv_status slot_fill(slot *at, const rv_source *source, const uint64_t *index, int count,
                            uint32_t epoch) {
     int units = rv_shape_units(source->shape), steps = source->steps ? source->steps : 1;
@@ -92,11 +95,13 @@ static rv_status slot_fill(slot *at, const rv_source *source, const uint64_t *in
 }
 
 /* ---- the thread -------------------------------------------------------------------------- */
+/* One batch ahead of the one asked for: its slot was that of the batch which has just ended. */
 static bool has_work(const rv_loader *loader) {
     return loader->status == RV_OK && loader->done < loader->count &&
            loader->done <= loader->asked + 1;
 }
 
+/* Work is done with the mutex released. `busy` tells rv_loader_start when the order may change. */
 static void *loader_run(void *argument) {
     rv_loader *loader = argument;
     pthread_mutex_lock(&loader->mutex);
@@ -133,6 +138,7 @@ static void *loader_run(void *argument) {
 }
 
 /* ---- for the caller ---------------------------------------------------------------------- */
+/* Everything an epoch needs is allocated here, the thread comes last. */
 rv_status rv_loader_create(const rv_source *source, int batch, uint64_t seed, bool shuffle,
                            rv_loader **out) {
     rv_status status = RV_OK;
@@ -166,6 +172,7 @@ out:
     return status;
 }
 
+/* The thread ends after at most one more batch; nothing is left running when this returns. */
 void rv_loader_destroy(rv_loader *loader) {
     if (!loader) return;
     if (loader->made_thread) {
@@ -185,6 +192,8 @@ void rv_loader_destroy(rv_loader *loader) {
     rv_free(loader);
 }
 
+/* Waits for a batch in the making, then forgets what was made: slots belong to no batch until
+ * done counts them again. */
 rv_status rv_loader_start(rv_loader *loader, uint32_t epoch, int64_t first_batch) {
     rv_status status = RV_OK;
     int64_t count = (loader->source->count + loader->batch - 1) / loader->batch;
@@ -210,6 +219,7 @@ out:
     return status;
 }
 
+/* Batches made before an error are still handed out, so the error comes where it belongs. */
 rv_status rv_loader_next(rv_loader *loader, const rv_batch **out) {
     rv_status status = RV_OK;
     *out = NULL;
@@ -231,6 +241,7 @@ rv_status rv_loader_next(rv_loader *loader, const rv_batch **out) {
     return status;
 }
 
+/* In the caller's thread and in memory of its own: the running epoch is not disturbed. */
 rv_status rv_loader_first(rv_loader *loader, int count, const rv_batch **out) {
     rv_status status = RV_OK;
     uint64_t *index = NULL;

@@ -25,7 +25,9 @@ struct rv_model {
 };
 
 /* ---- digest ------------------------------------------------------------------------------ */
-/* A sum over items, so that the order in which a file lists them does not matter. */
+/* A sum over items, so that the order in which a file lists them does not matter. CRC-32 for the
+ * bulk of the bytes, as it runs at memory speed; names and shapes are few and get the longer
+ * hash. */
 static uint64_t digest(const rv_h5_list *list) {
     uint64_t sum = 0;
     for (int i = 0; i < list->count; i++) {
@@ -45,6 +47,7 @@ static uint64_t digest(const rv_h5_list *list) {
 static rv_status put_specs(rv_h5_list *list, const char *path, const char *prefix,
                            const rv_spec *specs, const void *options);
 
+/* One value for all units is an attribute of one number, else a list as long as the layer. */
 static rv_status put_reals(rv_h5_list *list, const char *path, const char *name,
                            const rv_reals *reals) {
     rv_status status = RV_OK;
@@ -58,15 +61,15 @@ out:
     return status;
 }
 
+/* As its word: numbers of words change when words are added. */
 static rv_status put_choice(rv_h5_list *list, const char *path, const char *name,
                             const char *choices, int index) {
-    char word[64];
-    for (; index > 0; index--)
-        choices += strcspn(choices, "|") + 1;
-    snprintf(word, sizeof word, "%.*s", (int)strcspn(choices, "|"), choices);
+    char word[RV_NAME_MAX];
+    rv_word_at(choices, index, word);
     return rv_h5_add_text(list, path, name, word);
 }
 
+/* Always two numbers. */
 static rv_status put_pair(rv_h5_list *list, const char *path, const char *name, const int *pair) {
     rv_status status = RV_OK;
     rv_h5_item *item = NULL;
@@ -78,6 +81,7 @@ out:
     return status;
 }
 
+/* A row's own parameters get its name as prefix: surrogate = atan, surrogate.alpha = 2. */
 static rv_status put_row(rv_h5_list *list, const char *path, const char *name,
                          const rv_choice *choice) {
     rv_status status = RV_OK;
@@ -90,6 +94,8 @@ out:
     return status;
 }
 
+/* Parameters are for people and other programs who open the file; this program rebuilds the
+ * network from the recipe in /meta/config. */
 static rv_status put_spec(rv_h5_list *list, const char *path, const char *name, const rv_spec *spec,
                           const void *at) {
     switch (spec->type) {
@@ -114,6 +120,7 @@ static rv_status put_spec(rv_h5_list *list, const char *path, const char *name, 
     return RV_OK;
 }
 
+/* Every parameter, defaults too: a reader without our tables must not guess. */
 static rv_status put_specs(rv_h5_list *list, const char *path, const char *prefix,
                            const rv_spec *specs, const void *options) {
     rv_status status = RV_OK;
@@ -127,6 +134,7 @@ out:
 }
 
 /* ---- writing ----------------------------------------------------------------------------- */
+/* In PyTorch's axis order and without padding, whatever the layout in memory. */
 static rv_status put_tensor(rv_h5_list *list, const rv_tensor *tensor, const char *path,
                             const float *block) {
     rv_status status = RV_OK;
@@ -146,6 +154,7 @@ static void slot_path(const rv_tensor *tensor, const char *slot, char path[PATH_
     snprintf(path, PATH_MOST, "/optimizer/%s/%s", tensor->name, slot);
 }
 
+/* Layers without tensors are there too, with their parameters. */
 static rv_status put_net(rv_h5_list *list, const rv_model_save *model) {
     rv_status status = RV_OK;
     const rv_net *net = model->net;
@@ -164,6 +173,8 @@ out:
     return status;
 }
 
+/* Slots have the shape of their tensor, so that a checkpoint can be looked at beside the
+ * weights. */
 static rv_status put_optimizer(rv_h5_list *list, const rv_model_save *model) {
     rv_status status = RV_OK;
     /* Slots are read only here; the interface hands them out for both. */
@@ -198,6 +209,7 @@ static const struct {
 };
 enum { PROGRESS_FIELDS = sizeof progress_fields / sizeof *progress_fields };
 
+/* Without progress the file is a model, not a checkpoint. */
 static rv_status put_progress(rv_h5_list *list, const rv_progress *progress) {
     rv_status status = RV_OK;
     for (int i = 0; progress && i < PROGRESS_FIELDS; i++) {
@@ -211,6 +223,7 @@ out:
     return status;
 }
 
+/* The digest is an attribute like any other and leaves itself out. */
 rv_status rv_model_write(const char *path, const char *previous, const rv_model_save *model) {
     rv_status status = RV_OK;
     rv_h5_list list = {0};
@@ -237,6 +250,7 @@ out:
 }
 
 /* ---- reading ----------------------------------------------------------------------------- */
+/* For what every file of ours has; its absence is damage. */
 static rv_status integer_find(const rv_model *model, const char *path, const char *attribute,
                               int64_t *out) {
     const rv_h5_item *item = rv_h5_find(&model->list, path, attribute, RV_H5_INTEGER);
@@ -246,7 +260,8 @@ static rv_status integer_find(const rv_model *model, const char *path, const cha
     return RV_OK;
 }
 
-/* Is this a model, of a version we know, and undamaged? */
+/* Is this a model, of a version we know, and undamaged? In this order, so that a newer file is
+ * called newer and not damaged. */
 static rv_status meta_check(rv_model *model) {
     rv_status status = RV_OK;
     const rv_h5_item *format = rv_h5_find(&model->list, "/meta", "format", RV_H5_TEXT);
@@ -268,7 +283,8 @@ out:
     return status;
 }
 
-/* "/layers/hidden/weight" as "hidden.weight"; false when the item is no tensor. */
+/* "/layers/hidden/weight" as "hidden.weight"; false when the item is no tensor. Names that are
+ * too long cannot come from this program. */
 static bool tensor_of(const rv_h5_item *item, rv_model_tensor *out) {
     const char *layer = item->path + 8, *local;
     if (item->attribute || item->type != RV_H5_FLOAT || strncmp(item->path, "/layers/", 8) != 0)
@@ -281,6 +297,7 @@ static bool tensor_of(const rv_h5_item *item, rv_model_tensor *out) {
     return true;
 }
 
+/* Room for all items; most are attributes, but the list is short. */
 static rv_status tensors_list(rv_model *model) {
     rv_status status = RV_OK;
     rv_model_tensor one;
@@ -291,6 +308,7 @@ out:
     return status;
 }
 
+/* After this nothing of the file is open: all arrays are in memory and verified. */
 rv_status rv_model_open(const char *path, rv_model **out) {
     rv_status status = RV_OK;
     rv_model *model = NULL;
@@ -315,6 +333,7 @@ out:
     return status;
 }
 
+/* Also of a model that was never fully opened. */
 void rv_model_close(rv_model *model) {
     if (!model) return;
     rv_h5_finish(&model->list);
@@ -337,6 +356,7 @@ int rv_model_tensors(const rv_model *model, const rv_model_tensor **out) {
     return model->tensor_count;
 }
 
+/* Opening verifies everything there is to verify. */
 rv_status rv_model_check(const char *path) {
     rv_status status = RV_OK;
     rv_model *model = NULL;
@@ -347,6 +367,7 @@ out:
 }
 
 /* ---- loading ----------------------------------------------------------------------------- */
+/* A shape that differs is a mismatch between recipe and file, not damage. */
 static rv_status tensor_load(const rv_model *model, const rv_tensor *tensor, const char *path,
                              float *block) {
     rv_status status = RV_OK;
@@ -361,6 +382,7 @@ out:
     return status;
 }
 
+/* Written by another optimiser: a slot is missing, which names it. */
 static rv_status optimizer_load(const rv_model *model, const rv_net *net, rv_optimizer *optimizer) {
     rv_status status = RV_OK;
     int64_t step = 0;
@@ -378,6 +400,7 @@ out:
     return status;
 }
 
+/* All fields or none. */
 static rv_status progress_load(const rv_model *model, rv_progress *progress) {
     rv_status status = RV_OK;
     for (int i = 0; i < PROGRESS_FIELDS; i++) {
@@ -391,6 +414,7 @@ out:
     return status;
 }
 
+/* Tensors the network does not know are as wrong as missing ones: nothing is dropped silently. */
 rv_status rv_model_load(const rv_model *model, const rv_net *net, float *block,
                         rv_optimizer *optimizer, rv_progress *progress) {
     rv_status status = RV_OK;

@@ -60,17 +60,21 @@ bool rv_preset_known(const char *name) {
     return false;
 }
 
+/* Names come once per row; offering one twice does no harm. */
 void rv_preset_names(rv_nearest *nearest) {
     for (int i = 0; i < ROWS; i++)
         rv_nearest_offer(nearest, rows[i].preset, strlen(rows[i].preset));
 }
 
+/* A row without the option (an integrator has no reset) is left alone by that line of the
+ * preset. */
 static const rv_spec *spec_find(const rv_row *row, const char *name) {
     for (const rv_spec *spec = row->specs; spec && spec->name; spec++)
         if (strcmp(spec->name, name) == 0) return spec;
     return NULL;
 }
 
+/* Values go through the same reader as a recipe, limits and all. */
 rv_status rv_preset_apply(const char *preset, rv_pool_memory *pool, const rv_row *row,
                           void *options) {
     rv_status status = RV_OK;
@@ -89,10 +93,13 @@ out:
     return status;
 }
 
+/* Null counts as absent everywhere. */
 static bool given(const rv_section *section, const char *key) {
     return section->node && !rv_node_null(rv_tree_get(section->node, key));
 }
 
+/* Without this the resolved file would hold a default beta beside the given tau, and could not
+ * be read again: both are then explicit. */
 rv_status rv_preset_settle(const rv_section *section, const rv_row *row, void *options) {
     static const char *const pairs[][2] = {{"beta", "tau"}, {"alpha", "tau_syn"}};
     rv_status status = RV_OK;

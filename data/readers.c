@@ -22,12 +22,14 @@ const rv_table *rv_reader_table(void) {
     return &table;
 }
 
+/* The words of --split and of metrics. */
 const char *rv_split_name(rv_split split) {
     static const char *const names[RV_SPLITS] = {"train", "validation", "test"};
     return names[split];
 }
 
 /* ---- shares of the training samples ------------------------------------------------------ */
+/* Called by the last share that closes, in any order. */
 static void shared_done(void *user) {
     rv_shared_source *shared = user;
     if (--shared->users > 0) return;
@@ -41,7 +43,8 @@ static int ascending(const void *a, const void *b) {
 }
 
 /* One share: the first `held` of the drawn order are validation, the others train; each is kept
- * in file order. */
+ * in file order. Drawing the order of all samples and cutting it keeps both shares exact
+ * complements. */
 static rv_status share_open(const rv_config *config, rv_shared_source *shared, rv_split split,
                             rv_source *out) {
     rv_status status = RV_OK;
@@ -67,6 +70,7 @@ out:
     return status;
 }
 
+/* Without a validation share the training source is handed out itself, without a detour. */
 rv_status rv_data_open(const rv_config *config, rv_split split, rv_source *out) {
     rv_status status = RV_OK;
     const rv_reader *reader = ((const rv_reader_row *)config->data.reader)->reader;
@@ -86,6 +90,7 @@ out:
 }
 
 /* ---- looking at a file ------------------------------------------------------------------- */
+/* The first four bytes choose the reader, whose own check then reads everything. */
 rv_status rv_data_describe(const char *path, rv_data_info *out) {
     rv_status status = RV_OK;
     unsigned char first[4] = {0};

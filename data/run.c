@@ -28,7 +28,8 @@ static rv_status folder_make(const char *path, bool *made) {
     return rv_fail(RV_CREATE, "%s: cannot create: %s", path, strerror(errno));
 }
 
-/* The folders around `path`. */
+/* The folders around `path`. An existing part may be a folder or a link to one; if it is a file,
+ * the next mkdir says so. */
 static rv_status parents_make(const char *path) {
     rv_status status = RV_OK;
     char *part = NULL;
@@ -44,6 +45,7 @@ out:
     return status;
 }
 
+/* A folder that is there but holds no run may be used: schedulers like to make it before. */
 static rv_status folder_given(const char *path) {
     rv_status status = RV_OK;
     struct stat about;
@@ -72,7 +74,8 @@ out:
     return status;
 }
 
-/* runs/<stem>, or the next free runs/<stem>-2, -3; mkdir decides, so two starts get two folders. */
+/* runs/<stem>, or the next free runs/<stem>-2, -3; mkdir decides, so two starts get two folders.
+ * A bound on the search, so that an unwritable or odd folder cannot make it endless. */
 static rv_status folder_next(const char *stem, char **out) {
     rv_status status = RV_OK;
     size_t size = strlen(stem) + 32;
@@ -94,13 +97,15 @@ out:
 }
 
 /* ---- run.json ---------------------------------------------------------------------------- */
-/* Put a new value (taken) under a key; jansson hands back -1 for a NULL value too. */
+/* Put a new value (taken) under a key; jansson hands back -1 for a NULL value too. The value is
+ * taken even on failure (jansson's `_new`), so callers have nothing to free. */
 static rv_status put(json_t *object, const char *key, json_t *value) {
     if (json_object_set_new(object, key, value) == 0) return RV_OK;
     return rv_fail(RV_MEMORY, "out of memory, or text that is not UTF-8, for \"%s\" of run.json",
                    key);
 }
 
+/* Layers without a product have no form and are left out. */
 static rv_status forms_put(json_t *info, const rv_net *net) {
     static const char *const names[] = {
 #define FORM_NAME(name, text) text,
@@ -120,6 +125,7 @@ out:
     return status;
 }
 
+/* No time in it: runs are compared by content, and files have dates of their own. */
 static rv_status info_make(const rv_run_info *info, json_t **out) {
     rv_status status = RV_OK;
     char host[256] = "";
@@ -142,6 +148,7 @@ out:
     return status;
 }
 
+/* Indented: people read it. */
 static rv_status info_write(rv_run *run) {
     rv_status status = RV_OK;
     char *text = json_dumps(run->info, JSON_INDENT(2));
@@ -153,6 +160,7 @@ out:
 }
 
 /* ---- for the caller ---------------------------------------------------------------------- */
+/* What can fail without touching the disk comes first. */
 rv_status rv_run_create(const char *path, const char *stem, const rv_config *config,
                         const rv_run_info *info, rv_run **out) {
     rv_status status = RV_OK;
@@ -187,12 +195,15 @@ const char *rv_run_path(const rv_run *run) {
     return run->path;
 }
 
+/* Names are our own and short; the room is for 256 characters. */
 const char *rv_run_file(rv_run *run, const char *name) {
     size_t size = strlen(run->path) + 257;
     snprintf(run->file, size, "%s/%s", run->path, name);
     return run->file;
 }
 
+/* O_APPEND and one write a line: a reader never sees half of one, and nothing waits in a buffer
+ * when the program dies. */
 rv_status rv_run_metric(rv_run *run, const char *json) {
     rv_status status = RV_OK;
     size_t length = strlen(json), done = 0;
@@ -213,6 +224,7 @@ out:
     return status;
 }
 
+/* The whole file anew: a crash leaves the old status or the new one. */
 rv_status rv_run_status(rv_run *run, const char *status_text) {
     rv_status status = RV_OK;
     TRY(put(run->info, "status", json_string(status_text)));

@@ -13,89 +13,6 @@
 #include <string.h>
 #include <strings.h>
 
-/* ---- pool -------------------------------------------------------------------------------- */
-struct rv_pool_block {
-    struct rv_pool_block *next;
-    void *memory;
-};
-
-rv_status rv_pool_get(rv_pool_memory *pool, size_t count, size_t size, const char *what,
-                      void *out) {
-    rv_status status = RV_OK;
-    struct rv_pool_block *block = NULL;
-    TRY(rv_alloc(1, sizeof *block, what, &block));
-    TRY(rv_alloc(count, size, what, &block->memory));
-    block->next = pool->blocks;
-    pool->blocks = block;
-    memcpy(out, &block->memory, sizeof block->memory);
-    block = NULL;
-out:
-    rv_free(block);
-    return status;
-}
-
-rv_status rv_pool_text(rv_pool_memory *pool, const char *text, char **out) {
-    rv_status status = RV_OK;
-    size_t size = strlen(text) + 1;
-    TRY(rv_pool_get(pool, size, 1, "text", out));
-    memcpy(*out, text, size);
-out:
-    return status;
-}
-
-void rv_pool_finish(rv_pool_memory *pool) {
-    while (pool && pool->blocks) {
-        struct rv_pool_block *next = pool->blocks->next;
-        rv_free(pool->blocks->memory);
-        rv_free(pool->blocks);
-        pool->blocks = next;
-    }
-}
-
-/* ---- nearest word ------------------------------------------------------------------------ */
-/* Edit distance in which exchanging two neighbours counts one (optimal string alignment). */
-static int edit_distance(const char *a, size_t la, const char *b, size_t lb) {
-    enum { MOST = 64 };
-    int row[3][MOST + 1]; /* rows i-2, i-1, i, by i modulo 3 */
-    if (la > MOST || lb > MOST) return INT_MAX;
-    for (size_t j = 0; j <= lb; j++)
-        row[0][j] = (int)j;
-    for (size_t i = 1; i <= la; i++) {
-        int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
-        now[0] = (int)i;
-        for (size_t j = 1; j <= lb; j++) {
-            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
-            if (last[j] + 1 < best) best = last[j] + 1;
-            if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                before[j - 2] + 1 < best)
-                best = before[j - 2] + 1;
-            now[j] = best;
-        }
-    }
-    return row[la % 3][lb];
-}
-
-void rv_nearest_offer(rv_nearest *nearest, const char *candidate, size_t length) {
-    int distance = edit_distance(nearest->word, strlen(nearest->word), candidate, length);
-    /* A third of the letters may differ: beyond that a hint misleads. */
-    if (distance > 1 + (int)length / 3) return;
-    if (nearest->best[0] && distance >= nearest->distance) return;
-    snprintf(nearest->best, sizeof nearest->best, "%.*s", (int)length, candidate);
-    nearest->distance = distance;
-}
-
-void rv_nearest_table(rv_nearest *nearest, const rv_table *table) {
-    for (int i = 0; table && i < table->count; i++) {
-        const char *name = rv_table_row(table, i)->name;
-        rv_nearest_offer(nearest, name, strlen(name));
-    }
-}
-
-const char *rv_nearest_word(const rv_nearest *nearest) {
-    return nearest->best[0] ? nearest->best : NULL;
-}
-
 /* ---- one value --------------------------------------------------------------------------- */
 typedef struct reading {
     rv_pool_memory *pool;
@@ -105,10 +22,12 @@ typedef struct reading {
     void *at;
 } reading;
 
+/* snprintf cuts a path that is too long: it serves messages only. */
 static void path_join(char out[RV_PATH_MAX], const char *path, const char *name) {
     snprintf(out, RV_PATH_MAX, "%s%s%s", path, *path ? "." : "", name);
 }
 
+/* Says what was expected and what was found, with the text itself where there is one. */
 static rv_status fail_type(const reading *v, const rv_node *node, const char *expected) {
     static const char *const found[] = {[RV_NODE_LIST] = "a list", [RV_NODE_MAP] = "a map"};
     bool scalar = node->kind == RV_NODE_SCALAR;
@@ -117,6 +36,7 @@ static rv_status fail_type(const reading *v, const rv_node *node, const char *ex
                       scalar ? node->text : found[node->kind], scalar ? "\"" : "");
 }
 
+/* Written so that NAN limits would refuse: a comparison with NAN is false. */
 static rv_status check_limits(const reading *v, const rv_node *node, double number) {
     const rv_spec *spec = v->spec;
     bool low = spec->open ? number <= spec->least : number < spec->least;
@@ -127,6 +47,8 @@ static rv_status check_limits(const reading *v, const rv_node *node, double numb
                       isinf(spec->most) ? ")" : "]", node->text);
 }
 
+/* Digits only: neither "1e3" nor "0x10" nor "1_000" is a whole number, as YAML versions differ
+ * on all three. */
 static rv_status parse_wide(const reading *v, const rv_node *node, int64_t *out) {
     rv_status status = RV_OK;
     const char *digits = node->kind == RV_NODE_SCALAR && !node->quoted ? node->text : "";
@@ -144,6 +66,7 @@ out:
     return status;
 }
 
+/* Limits of the row come first, as their message is the better one. */
 static rv_status parse_int(const reading *v, const rv_node *node, int *out) {
     rv_status status = RV_OK;
     int64_t number = 0;
@@ -156,6 +79,8 @@ out:
     return status;
 }
 
+/* Decimal only. "1e-3" is taken although YAML 1.1 calls it text: users write it, and the
+ * resolved file gives it back with a point. */
 static rv_status parse_real(const reading *v, const rv_node *node, double *out) {
     const char *text = node->kind == RV_NODE_SCALAR && !node->quoted ? node->text : "";
     char *end = NULL;
@@ -170,6 +95,7 @@ static rv_status parse_real(const reading *v, const rv_node *node, double *out) 
 }
 
 /* ---- readers by type --------------------------------------------------------------------- */
+/* The words of YAML 1.1 in any case; `y` and `n` are left out because PyYAML leaves them out. */
 static rv_status read_bool(const reading *v) {
     static const char *const words[] = {"false", "no", "off", "true", "yes", "on"};
     if (v->node->kind == RV_NODE_SCALAR && !v->node->quoted)
@@ -193,6 +119,8 @@ static rv_status read_real(const reading *v) {
     return parse_real(v, v->node, v->at);
 }
 
+/* A scalar lies in the option struct itself, a list in the pool. Values are float32 from here
+ * on, so what is written back is what the network computes with. */
 static rv_status read_reals(const reading *v) {
     rv_status status = RV_OK;
     rv_reals *reals = v->at;
@@ -217,6 +145,7 @@ out:
     return status;
 }
 
+/* The words are few: a scan of the spec's own text needs no table of them. */
 static rv_status read_choice(const reading *v) {
     const char *text = v->node->kind == RV_NODE_SCALAR ? v->node->text : "";
     rv_nearest nearest = {.word = text};
@@ -235,7 +164,8 @@ static rv_status read_choice(const reading *v) {
                       "\"%s\" must be one of %s, found \"%.80s\"", v->path, v->spec->choices, text);
 }
 
-/* Text; a list of words is the same as the words with spaces between. */
+/* Text; a list of words is the same as the words with spaces between. So `learn: [beta,
+ * threshold]` and `learn: beta threshold` are the same. */
 static rv_status read_text(const reading *v) {
     rv_status status = RV_OK;
     const rv_node *node = v->node;
@@ -261,6 +191,7 @@ out:
     return status;
 }
 
+/* [h, w], or one number for both, as in PyTorch. */
 static rv_status read_pair(const reading *v) {
     rv_status status = RV_OK;
     const rv_node *node = v->node;
@@ -277,17 +208,22 @@ out:
     return status;
 }
 
+/* A row within a row, such as the surrogate of a neuron; read_row and rv_choice_read call each
+ * other as deep as tables refer to tables. */
 static rv_status read_row(const reading *v) {
     rv_section section = {v->pool, v->node, v->path, v->node->where};
     return rv_choice_read(&section, "kind", v->spec->table, NULL, NULL, v->at);
 }
 
+/* The code that owns the key reads it; here it is only known. */
 static rv_status read_own(const reading *v) {
     (void)v;
     return RV_OK;
 }
 
 /* ---- writers by type --------------------------------------------------------------------- */
+/* A float32 needs at most 9 digits and a double 17; the first count that reads back equal is the
+ * shortest, and the one the user most likely wrote. */
 void rv_real_text(double value, bool single, char buffer[40]) {
     char digits[32];
     const char *exponent;
@@ -323,6 +259,7 @@ static rv_status write_wide(rv_node *map, const char *key, const rv_spec *spec, 
     return add_wide(map, key, *(const int64_t *)at);
 }
 
+/* NAN stands for "not given" and is written as null, which reads back as the default: NAN. */
 static rv_status add_real(rv_node *map, const char *key, double number, bool single) {
     char text[40];
     if (!isnan(number)) rv_real_text(number, single, text);
@@ -334,6 +271,7 @@ static rv_status write_real(rv_node *map, const char *key, const rv_spec *spec, 
     return add_real(map, key, *(const double *)at, false);
 }
 
+/* The data pointer tells a scalar from a list: [0.5] stays a list of one, and means one unit. */
 static rv_status write_reals(rv_node *map, const char *key, const rv_spec *spec, const void *at) {
     rv_status status = RV_OK;
     const rv_reals *reals = at;
@@ -349,13 +287,11 @@ out:
     return status;
 }
 
+/* Words are text, though none of ours needs quotes. */
 static rv_status write_choice(rv_node *map, const char *key, const rv_spec *spec, const void *at) {
-    const char *word = spec->choices;
-    char text[64];
-    for (int i = *(const int *)at; i > 0; i--)
-        word += strcspn(word, "|") + 1;
-    snprintf(text, sizeof text, "%.*s", (int)strcspn(word, "|"), word);
-    return rv_node_add_text(map, key, text, true);
+    char word[RV_NAME_MAX];
+    rv_word_at(spec->choices, *(const int *)at, word);
+    return rv_node_add_text(map, key, word, true);
 }
 
 static rv_status write_text(rv_node *map, const char *key, const rv_spec *spec, const void *at) {
@@ -363,6 +299,7 @@ static rv_status write_text(rv_node *map, const char *key, const rv_spec *spec, 
     return rv_node_add_text(map, key, *(char *const *)at, true);
 }
 
+/* Equal halves are written as the user would write them. */
 static rv_status write_pair(rv_node *map, const char *key, const rv_spec *spec, const void *at) {
     rv_status status = RV_OK;
     const int *pair = at;
@@ -376,11 +313,13 @@ out:
     return status;
 }
 
+/* Keeps the place of the key in the order of the file; its owner fills it. */
 static rv_status write_own(rv_node *map, const char *key, const rv_spec *spec, const void *at) {
     (void)spec, (void)at;
     return rv_node_add_text(map, key, NULL, false);
 }
 
+/* The name first, then every parameter. */
 static rv_status write_row(rv_node *map, const char *key, const rv_spec *spec, const void *at) {
     rv_status status = RV_OK;
     const rv_choice *choice = at;
@@ -408,6 +347,7 @@ static const type_row types[] = {
 };
 
 /* ---- whole structs ----------------------------------------------------------------------- */
+/* Rows of other folders have none of our types, so rv_specs_default need not know them. */
 void rv_keys_default(const rv_spec *specs, void *options) {
     rv_specs_default(specs, options);
     for (const rv_spec *spec = specs; spec && spec->name; spec++)
@@ -415,6 +355,7 @@ void rv_keys_default(const rv_spec *specs, void *options) {
             *(int64_t *)((char *)options + spec->offset) = (int64_t)spec->initial;
 }
 
+/* Also used alone: by presets, and for values without a key of their own. */
 rv_status rv_spec_read_node(const rv_section *section, const rv_spec *spec, rv_node *node,
                             void *options) {
     char path[RV_PATH_MAX];
@@ -442,6 +383,8 @@ out:
     return status;
 }
 
+/* Values are read in the order of the table; a section's unknown keys have been refused before
+ * (rv_specs_known), because a misspelt key explains a missing one. */
 rv_status rv_specs_read(const rv_section *section, const rv_spec *specs, void *options) {
     rv_status status = RV_OK;
     for (const rv_spec *spec = specs; spec && spec->name; spec++) {
@@ -497,11 +440,14 @@ out:
     return status;
 }
 
+/* Levels of a dotted name are walked with it: `normalize` is known because `normalize.mean` is. */
 rv_status rv_specs_known(const rv_section *section, const rv_spec *a, const rv_spec *b,
                          const char *word) {
     return known_level(section, section->node, "", a, b, word);
 }
 
+/* Maps on the way to a dotted name are made when its first key comes, so keys that share one
+ * stand together in the order of the table. */
 rv_status rv_specs_write(rv_node *map, const rv_spec *specs, const void *options) {
     rv_status status = RV_OK;
     for (const rv_spec *spec = specs; spec && spec->name; spec++) {
@@ -523,6 +469,8 @@ out:
 }
 
 /* ---- rows -------------------------------------------------------------------------------- */
+/* Three ways to say which: by the key, by a scalar in place of the map, or not at all (what
+ * *choice holds on entry). */
 rv_status rv_choice_pick(const rv_section *section, const char *word, const rv_table *table,
                          const rv_table *other, rv_choice *choice) {
     rv_status status = RV_OK;
@@ -562,6 +510,7 @@ out:
     return status;
 }
 
+/* The map's keys are those of the row, of `extra`, and the word itself. */
 rv_status rv_choice_read(const rv_section *section, const char *word, const rv_table *table,
                          const rv_spec *extra, void *extra_options, rv_choice *choice) {
     rv_status status = RV_OK;

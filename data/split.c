@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* Position i draws from a counter of its own, so the order is the same on every machine. */
 void rv_permute(uint64_t *index, int64_t count, uint64_t seed, rv_purpose purpose, uint32_t epoch) {
     for (int64_t i = 0; i < count; i++)
         index[i] = (uint64_t)i;
@@ -25,6 +26,7 @@ typedef struct subset {
     void *user;
 } subset;
 
+/* The indices of the base are written where the reader is going to write them anyway. */
 static rv_status subset_read(void *self, const uint64_t *index, int count, uint32_t epoch,
                              rv_batch *batch) {
     const subset *some = self;
@@ -42,6 +44,7 @@ static void subset_close(void *self) {
     rv_free(some);
 }
 
+/* On failure the caller still owns the index. */
 rv_status rv_subset_open(const rv_source *base, uint64_t *index, int64_t count,
                          void (*done)(void *user), void *user, rv_source *out) {
     rv_status status = RV_OK;

@@ -32,6 +32,7 @@ typedef struct source {
 } source;
 
 /* ---- nodes ------------------------------------------------------------------------------- */
+/* Frees what hangs below a node and its text, not its key: the node itself stays in its parent. */
 static void node_clear(rv_node *node) {
     for (int i = 0; i < node->count; i++) {
         node_clear(node->items[i]);
@@ -45,12 +46,15 @@ static void node_clear(rv_node *node) {
     node->count = 0;
 }
 
+/* An assignment and a resolved section replace a value in place, so that the order of keys and
+ * the key itself stay as they were. */
 void rv_node_become(rv_node *node, rv_node_kind kind) {
     node_clear(node);
     node->kind = kind;
     node->quoted = false;
 }
 
+/* Only a root may be given here: it alone owns the file's name that all places point at. */
 void rv_tree_free(rv_node *tree) {
     root *whole = (root *)tree;
     if (!whole) return;
@@ -59,6 +63,7 @@ void rv_tree_free(rv_node *tree) {
     rv_free(whole);
 }
 
+/* The name is copied, because places are looked at long after the caller's text is gone. */
 rv_status rv_node_root(const char *name, rv_node **out) {
     rv_status status = RV_OK;
     root *whole = NULL;
@@ -73,6 +78,8 @@ out:
     return status;
 }
 
+/* A child starts with its parent's place: nodes made by the program (resolved trees) then point
+ * at the nearest thing the user wrote. */
 rv_status rv_node_add(rv_node *parent, rv_node_kind kind, const char *key, rv_node **out) {
     rv_status status = RV_OK;
     rv_node *node = NULL, **items = NULL;
@@ -106,6 +113,7 @@ out:
     return status;
 }
 
+/* A linear search: maps have at most KEYS_MOST keys, and most have fewer than ten. */
 rv_node *rv_tree_get(const rv_node *map, const char *key) {
     if (!map || map->kind != RV_NODE_MAP) return NULL;
     for (int i = 0; i < map->count; i++) {
@@ -117,6 +125,7 @@ rv_node *rv_tree_get(const rv_node *map, const char *key) {
     return NULL;
 }
 
+/* The spellings of YAML 1.1, so that PyYAML and this program agree on what is absent. */
 bool rv_node_null(const rv_node *node) {
     static const char *const words[] = {"", "~", "null", "Null", "NULL"};
     if (!node) return true;
@@ -152,6 +161,7 @@ out:
 }
 
 /* ---- parsing ----------------------------------------------------------------------------- */
+/* Line and column count from 0 in libyaml and from 1 in messages. */
 static int place(size_t zero_based) {
     return zero_based < INT_MAX ? (int)zero_based + 1 : INT_MAX;
 }
@@ -160,6 +170,8 @@ static rv_where where_of(const source *from, yaml_mark_t mark) {
     return (rv_where){from->name, place(mark.line), place(mark.column)};
 }
 
+/* libyaml tells malformed text by a return value and leaves the reason in the parser; the place
+ * is that of the problem, not of the context that began earlier. */
 static rv_status event_next(source *from, yaml_event_t *event) {
     const yaml_parser_t *yaml = &from->yaml;
     if (yaml_parser_parse(&from->yaml, event)) return RV_OK;
@@ -183,6 +195,8 @@ out:
     return status;
 }
 
+/* Checked for every event before anything is allocated for it. Merge keys (<<) need an alias and
+ * so cannot occur. */
 static rv_status event_allowed(const source *from, const yaml_event_t *event, int depth) {
     rv_where where = where_of(from, event->start_mark);
     const yaml_char_t *anchor = NULL, *tag = NULL;
@@ -209,6 +223,8 @@ static rv_status event_allowed(const source *from, const yaml_event_t *event, in
 
 static rv_status value_read(source *from, const yaml_event_t *event, rv_node *node, int depth);
 
+/* One key and its value. Duplicate keys are an error here though YAML parsers often take the
+ * last: in a recipe the second one is a mistake the user wants to see. */
 static rv_status entry_read(source *from, const yaml_event_t *key, rv_node *map, int depth) {
     rv_status status = RV_OK;
     yaml_event_t event = {0};
@@ -234,7 +250,8 @@ out:
     return status;
 }
 
-/* The items of a map or list up to its end event. */
+/* The items of a map or list up to its end event. Ends at the matching end event, which libyaml
+ * has already paired with its start. */
 static rv_status items_read(source *from, rv_node *node, int depth) {
     rv_status status = RV_OK;
     yaml_event_type_t end =
@@ -258,6 +275,7 @@ out:
     return status;
 }
 
+/* The recursion is as deep as the file nests, which event_allowed bounds. */
 static rv_status value_read(source *from, const yaml_event_t *event, rv_node *node, int depth) {
     rv_status status = RV_OK;
     TRY(event_allowed(from, event, depth));
@@ -320,6 +338,7 @@ out:
     return status;
 }
 
+/* The reader refuses larger files by the same limit, before reading them. */
 rv_status rv_tree_load(const char *path, rv_node **out) {
     rv_status status = RV_OK;
     char *text = NULL;
@@ -332,7 +351,9 @@ out:
 }
 
 /* ---- --set ------------------------------------------------------------------------------- */
-/* One step of a path: into a map by key (made when missing), into a list by `name` or index. */
+/* One step of a path: into a map by key (made when missing), into a list by `name` or index.
+ * Entries of a list are named by `name`, as layers are; a number is for lists without names. A
+ * hint is given only for names, since keys of a map may be new. */
 static rv_status set_step(rv_node *at, const char *word, const char *assignment, rv_node **out) {
     rv_status status = RV_OK;
     rv_nearest nearest = {.word = word};
@@ -361,6 +382,8 @@ out:
     return status;
 }
 
+/* The value is plain text to the end, whatever it holds, so that paths and names need no quoting
+ * in a shell; lists, maps and quoted text begin with their bracket or quote. */
 rv_status rv_tree_set(rv_node *tree, const char *assignment) {
     rv_status status = RV_OK;
     const char *equals = strchr(assignment, '='), *at = assignment;

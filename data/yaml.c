@@ -15,6 +15,7 @@ typedef struct writer {
     size_t size, room;
 } writer;
 
+/* Grows by doubling; the text of a large network is some hundred kilobytes. */
 static rv_status put_bytes(writer *to, const char *bytes, size_t count) {
     rv_status status = RV_OK;
     char *more = NULL;
@@ -78,6 +79,8 @@ static int utf8_next(const unsigned char *at, unsigned *code) {
     return *code < least[length] || *code > 0x10FFFF ? 0 : length;
 }
 
+/* Double quotes are the one style that can hold everything. Escapes of \u form read the same in
+ * YAML 1.1, YAML 1.2 and JSON. */
 static rv_status put_quoted(writer *to, const char *text) {
     rv_status status = RV_OK;
     const unsigned char *at = (const unsigned char *)text;
@@ -101,14 +104,17 @@ out:
     return status;
 }
 
+/* Numbers, booleans and null are not marked as quoted and go out as they are. */
 static rv_status put_scalar(writer *to, const rv_node *node) {
     return node->quoted && !plain(node->text) ? put_quoted(to, node->text) : put(to, node->text);
 }
 
+/* Long lists of numbers on one line keep the file readable; maps never share a line. */
 static bool block(const rv_node *node) {
     return node->count > 0 && (node->kind == RV_NODE_MAP || node->items[0]->kind == RV_NODE_MAP);
 }
 
+/* Also what is empty: [] and {} have no block style. */
 static rv_status put_inline(writer *to, const rv_node *node) {
     rv_status status = RV_OK;
     bool map = node->kind == RV_NODE_MAP;
@@ -127,7 +133,8 @@ out:
     return status;
 }
 
-/* The entries of a map or list, each on a line of its own. `open`: the line has been begun. */
+/* The entries of a map or list, each on a line of its own. `open`: the line has been begun.
+ * `open` serves the first key of a map in a list, which stands behind the dash. */
 static rv_status put_block(writer *to, const rv_node *node, int indent, bool open) {
     rv_status status = RV_OK;
     for (int i = 0; i < node->count; i++) {
@@ -157,6 +164,7 @@ out:
     return status;
 }
 
+/* A root without entries still gives valid YAML. */
 rv_status rv_tree_text(const rv_node *root, char **text) {
     rv_status status = RV_OK;
     writer to = {0};

@@ -188,12 +188,12 @@ static void model_truncated_anywhere_is_found(void **state) {
     fixture_init(&f, NULL);
     fixture_fill(&f);
     assert_int_equal(save(&f, "model.h5"), RV_OK);
-    char *bytes = get_file(path_to("model.h5"), &size);
-    for (size_t cut = 0; cut < size; cut++) {
-        put_file("cut.h5", bytes, cut);
-        if (rv_model_check(path_to("cut.h5")) != RV_DATA) fail_msg("cut at %zu of %zu", cut, size);
+    free(get_file(path_to("model.h5"), &size));
+    for (size_t cut = size; cut-- > 0;) {
+        assert_int_equal(truncate(path_to("model.h5"), (off_t)cut), 0);
+        if (rv_model_check(path_to("model.h5")) != RV_DATA)
+            fail_msg("cut at %zu of %zu", cut, size);
     }
-    free(bytes);
     fixture_finish(&f);
 }
 

@@ -103,7 +103,8 @@ static void set_path_reaches_maps_and_named_entries(void **state) {
     assert_int_equal(rv_tree_set(tree, "network.hidden.units=16"), RV_OK);
     assert_string_equal(rv_tree_get(list->items[0], "units")->text, "16");
     assert_int_equal(rv_tree_set(tree, "network.1.surrogate.kind=atan"), RV_OK);
-    assert_string_equal(rv_tree_get(rv_tree_get(list->items[1], "surrogate"), "kind")->text, "atan");
+    assert_string_equal(rv_tree_get(rv_tree_get(list->items[1], "surrogate"), "kind")->text,
+                        "atan");
     assert_int_equal(rv_tree_set(tree, "train.epochs=3"), RV_OK);
     assert_string_equal(rv_tree_get(rv_tree_get(tree, "train"), "epochs")->text, "3");
     assert_int_equal(rv_tree_set(tree, "x.y.z=a=b: c"), RV_OK);
