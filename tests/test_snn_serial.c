@@ -455,6 +455,42 @@ static void separable_rates_are_learnt(void **state) {
     separable_task_is_learnt("rate");
 }
 
+#ifdef RV_FAULTS
+/* Net, trainer and one step, with the k-th allocation failing: an error, and nothing is left. */
+static rv_status net_and_step(small *s) {
+    rv_status status = RV_OK;
+    rv_net *net = NULL;
+    rv_serial *serial = NULL;
+    rv_step_result result;
+    TRY(rv_net_create(&s->net_desc, &net));
+    rv_serial_desc desc = {net, &s->device, &s->encoder, &s->loss, &s->train, 100};
+    TRY(rv_serial_create(&desc, &serial));
+    TRY(rv_net_choose_forms(net, &s->device, rv_serial_version(serial), &s->encoder, &s->batch));
+    TRY(rv_serial_step(serial, &s->batch, &result));
+out:
+    rv_serial_destroy(serial);
+    rv_net_destroy(net);
+    return status;
+}
+
+static void any_failing_allocation_is_reported(void **state) {
+    (void)state;
+    small s = {0};
+    rv_status status = RV_MEMORY;
+    long k = 0;
+    open_two(&s, "rate", false, 2, 1, 1);
+    for (; status != RV_OK && k < 1000; k++) {
+        rv_fault_arm(RV_FAULT_ALLOC, k, false);
+        status = net_and_step(&s);
+        rv_fault_arm(RV_FAULT_ALLOC, -1, false);
+        if (status != RV_OK && status != RV_MEMORY)
+            fail_msg("allocation %ld: status %d, %s", k, status, rv_error_get()->message);
+    }
+    assert_true(status == RV_OK && k > 20);
+    small_finish(&s);
+}
+#endif
+
 static int flush(void **state) {
     (void)state;
     rv_flush_set();
@@ -473,6 +509,9 @@ int main(void) {
         cmocka_unit_test(clipping_scales_to_the_norm),
         cmocka_unit_test(step_leaves_a_derived_version),
         cmocka_unit_test(evaluation_counts_spikes_and_changes_nothing),
+#ifdef RV_FAULTS
+        cmocka_unit_test(any_failing_allocation_is_reported),
+#endif
         cmocka_unit_test(separable_images_are_learnt),
         cmocka_unit_test(separable_rates_are_learnt),
     };
