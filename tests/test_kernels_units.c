@@ -69,25 +69,27 @@ static void copy_units_between_offsets_moves_only_those(void **state) {
 /* The adjoint of a held input of a join is the sum over time; a held input serves all steps. */
 static void copy_units_with_held_views_sums_or_repeats(void **state) {
     (void)state;
-    rv_device device = test_open(2);
-    uint32_t seed = 2;
-    rv_signal x = {.values = test_values(T, B, N, false, &seed)}, frame = {{0}, {0}};
-    rv_values sum = test_values(T, B, N, true, &seed), before = test_copy(sum);
-    rv_values all = test_empty(T, B, N, false);
-    CHECK(device.ops->copy_units(device.ctx, NULL, &x, 0, sum, 0, N, true));
-    frame.values = sum;
-    CHECK(device.ops->copy_units(device.ctx, NULL, &frame, 0, all, 0, N, false));
-    for (int b = 0; b < B; b++)
-        for (int u = 0; u < N; u++) {
-            float want = *test_at(before, 0, b, u);
-            for (int t = T - 1; t >= 0; t--)
-                want += *test_at(x.values, t, b, u);
-            assert_true(*test_at(sum, 0, b, u) == want);
-            for (int t = 0; t < T; t++)
-                assert_true(*test_at(all, t, b, u) == want);
-        }
-    rv_free(x.values.data), rv_free(sum.data), rv_free(before.data), rv_free(all.data);
-    rv_device_close(&device);
+    for (int add = 0; add < 2; add++) {
+        rv_device device = test_open(2);
+        uint32_t seed = 2;
+        rv_signal x = {.values = test_values(T, B, N, false, &seed)}, frame = {{0}, {0}};
+        rv_values sum = add ? test_values(T, B, N, true, &seed) : test_empty(T, B, N, true);
+        rv_values before = test_copy(sum), all = test_empty(T, B, N, false);
+        CHECK(device.ops->copy_units(device.ctx, NULL, &x, 0, sum, 0, N, add));
+        frame.values = sum;
+        CHECK(device.ops->copy_units(device.ctx, NULL, &frame, 0, all, 0, N, false));
+        for (int b = 0; b < B; b++)
+            for (int u = 0; u < N; u++) {
+                float want = add ? *test_at(before, 0, b, u) : 0.0f;
+                for (int t = T - 1; t >= 0; t--)
+                    want += *test_at(x.values, t, b, u);
+                assert_true(*test_at(sum, 0, b, u) == want);
+                for (int t = 0; t < T; t++)
+                    assert_true(*test_at(all, t, b, u) == want);
+            }
+        rv_free(x.values.data), rv_free(sum.data), rv_free(before.data), rv_free(all.data);
+        rv_device_close(&device);
+    }
 }
 
 static void dropout_mask_is_one_per_sample_and_keyed_by_it(void **state) {
