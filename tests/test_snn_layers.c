@@ -62,7 +62,7 @@ static void graph(small *s, const char *pool_kind, bool sequence) {
     pool->kernel_size[0] = pool->kernel_size[1] = 2;
     conv(s, "narrow", "pool", 2, 1, 0);
     conv(s, "side", "stem", 3, 1, 0);
-    layer(s, "sum", "add", "late", "side");
+    layer(s, "sum", "add", "side", "late");
     rv_pool_options *pooled = layer(s, "pooled", "avg_pool", "sum", NULL);
     pooled->kernel_size[0] = pooled->kernel_size[1] = 3;
     pooled->stride[0] = pooled->stride[1] = 2;
