@@ -118,18 +118,23 @@ static rv_pass pass_of(rv_serial *s, const rv_batch *batch, int row, int B, int 
                      .training = training};
 }
 
+/* Spikes of one sample within its length: views of one row, for sample counts differ. */
+static rv_status count_sample(const rv_pass *pass, rv_spikes s, int b, int64_t *count) {
+    const int32_t *length = pass->batch->length;
+    int steps = length ? length[pass->row + b] - pass->t0 : s.T;
+    s.bits += (size_t)b * (size_t)rv_words(s.n);
+    s.B = 1;
+    if (steps < s.T) s.T = steps < 0 ? 0 : steps;
+    return pass->device->ops->count_spikes(pass->device->ctx, pass->queue, s, count);
+}
+
 /* Per layer over the micro-batch, for rates and synaptic operations. */
 static rv_status count_layers(const rv_pass *pass, int64_t *spikes) {
     rv_status status = RV_OK;
-    int64_t *samples = NULL;
-    TRY(rv_arena_get(pass->arena, (size_t)pass->B, sizeof *samples, &samples));
     for (int l = 0; l < pass->net->layer_count; l++) {
         rv_spikes s = pass->tape->signal[l + 1].spikes;
-        if (!s.bits) continue;
-        memset(samples, 0, sizeof *samples * (size_t)pass->B);
-        TRY(pass->device->ops->count_spikes(pass->device->ctx, pass->queue, s, samples));
-        for (int b = 0; b < pass->B; b++)
-            spikes[l] += samples[b];
+        for (int b = 0; s.bits && b < pass->B; b++)
+            TRY(count_sample(pass, s, b, &spikes[l]));
     }
 out:
     return status;

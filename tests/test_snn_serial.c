@@ -419,6 +419,30 @@ static void evaluation_counts_spikes_and_changes_nothing(void **state) {
     small_finish(&s);
 }
 
+static void spikes_after_the_length_do_not_count(void **state) {
+    (void)state;
+    static const int32_t length[BATCH] = {STEPS, 1, 2, 3, 4, 5, 6, 7, 8};
+    small s = {0};
+    rv_step_result result;
+    int64_t spikes[4] = {0}, seen = 0, all = 0;
+    record bits = {0};
+    open_two(&s, "rate", false, 3, 2, 1);
+    s.batch.length = length;
+    rv_observer observer = {&bits, record_forward};
+    rv_serial_observe(s.serial, &observer);
+    OK(rv_serial_eval(s.serial, &s.batch, &result, spikes, NULL));
+    for (int t = 0; t < STEPS; t++)
+        for (int b = 0; b < BATCH; b++)
+            for (int w = 0; w < 2; w++) {
+                int here = __builtin_popcount(bits.bits[0][t][b][w]);
+                all += here;
+                if (t < length[b]) seen += here;
+            }
+    assert_int_equal(spikes[1], seen);
+    assert_true(seen < all);
+    small_finish(&s);
+}
+
 /* ---- learning ---------------------------------------------------------------------------- */
 /* Four classes: the bright quarter of 16 inputs. */
 static void separable_task_is_learnt(const char *encoder) {
@@ -509,6 +533,7 @@ int main(void) {
         cmocka_unit_test(clipping_scales_to_the_norm),
         cmocka_unit_test(step_leaves_a_derived_version),
         cmocka_unit_test(evaluation_counts_spikes_and_changes_nothing),
+        cmocka_unit_test(spikes_after_the_length_do_not_count),
 #ifdef RV_FAULTS
         cmocka_unit_test(any_failing_allocation_is_reported),
 #endif
