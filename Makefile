@@ -92,6 +92,8 @@ LEVELS := $(if $(findstring x86_64,$(MACHINE)),baseline avx2 avx512,baseline)
 LEVEL_baseline :=
 LEVEL_avx2 := -march=x86-64-v3
 LEVEL_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
+# Sanitizers make the specialised kernels slow to compile, and -O3 no better to check.
+KERNEL_OPT := $(if $(SAN),-O1,-O3)
 CPU_SRC := $(filter $(FOLDERS:%=%/%),$(wildcard kernels/cpu_*.c))
 LIB_SRC := $(filter-out $(CPU_SRC) pipeline/main.c pipeline/cmd_%.c,$(wildcard $(FOLDERS:%=%/*.c)))
 CMD_SRC := $(wildcard pipeline/main.c pipeline/cmd_*.c)
@@ -128,7 +130,7 @@ $(OUT)/flags: FORCE
 define level_rule
 $(OUT)/kernels/cpu_%.$(1).o: kernels/cpu_%.c $(OUT)/flags
 	@mkdir -p $$(@D)
-	$$(QUIET)$$(CC) $$(ALL_CFLAGS) -O3 $$(LEVEL_$(1)) -DRV_LEVEL=$(1) -c -o $$@ $$<
+	$$(QUIET)$$(CC) $$(ALL_CFLAGS) $$(KERNEL_OPT) $$(LEVEL_$(1)) -DRV_LEVEL=$(1) -c -o $$@ $$<
 endef
 $(foreach l,$(LEVELS),$(eval $(call level_rule,$(l))))
 
