@@ -160,12 +160,15 @@ static const float zeros[EVENT_TILE];
 static const float *row_or_zeros(rv_values v, int t, int b, int col) {
     return v.data ? values_row(v, t, b) + col : zeros;
 }
+/* The same of a state plane. */
 static const float *plane_or_zeros(const float *plane, int b, int ld, int col) {
     return plane ? plane + (size_t)b * (size_t)ld + col : zeros;
 }
+/* What is carried must be there where the kind has it; NULL where not. */
 static float *plane_at(float *plane, int b, int ld, int col) {
     return plane ? plane + (size_t)b * (size_t)ld + col : NULL;
 }
+/* Spikes of a tile, sixteen units in each number: x86 and arm are little endian. */
 static const uint16_t *bits_at(rv_spikes s, int t, int b, int col) {
     return s.bits ? (const uint16_t *)spikes_row(s, t, b) + col / RV_LANES : NULL;
 }
@@ -267,6 +270,7 @@ static void adjoint_tile_run(const adjoint_job *job, int t, int b, int col, int 
         }
         job->slope(cols, tile.h, at, n->neuron->surrogate.p, slope);
     }
+    /* s[t] feeds a[t+1]: the step overwrites the carried adjoint, so it reads a copy. */
     if (adaptation && !n->neuron->detach_adaptation) {
         memcpy(feed, tile.ca, (size_t)cols * sizeof(float));
         tile.feed = feed;
@@ -275,11 +279,13 @@ static void adjoint_tile_run(const adjoint_job *job, int t, int b, int col, int 
     job->step(&tile);
     if (rv_cpu_starts(n->starts, n->B, t, b)) adjoint_restart(&tile);
     if (col + cols > n->n) adjoint_pad(&tile, n->n - col);
+    /* A static input takes the sum over time. */
     if (n->held.data) {
         float *held = values_row(n->held, 0, b) + col;
         for (int j = 0; j < cols; j++)
             held[j] += tile.gx[j];
     }
+    /* Only what the caller asked for; the rest of `part` was computed along the way. */
     for (int p = 0; learns && p < RV_P_COUNT; p++) {
         if (!(n->neuron->learn >> p & 1u) || !n->grad[p]) continue;
         for (int j = 0; j < cols; j++)
@@ -344,6 +350,7 @@ static rv_status feedback_prepare(const rv_neuron_backward *n, rv_arena *arena, 
         for (int to = 0; to < n->n; to++)
             f->transposed[(size_t)to * ld + (size_t)from] =
                 n->recurrent->weight[(size_t)from * (size_t)n->recurrent->ld + (size_t)to];
+    /* The step after this chunk left its adjoint with the state. */
     if (n->adjoint.x)
         memcpy(f->next, n->adjoint.x, rows * sizeof(float));
     else
@@ -384,6 +391,7 @@ static rv_status recurrent_run(rv_ctx *ctx, adjoint_job *job, rv_arena *arena) {
     job->sums = f.sums;
     for (int t = n->T - 1; t >= 0; t--) {
         for (int b = 0; b < n->B; b++) {
+            /* the product adds onto what others send to the spikes */
             float *row = f.sums + (size_t)b * (size_t)n->ld;
             if (n->gs.data)
                 memcpy(row, values_row(n->gs, t, b), bytes);
@@ -408,6 +416,7 @@ rv_status RV_CPU(neuron_backward)(rv_ctx *ctx, rv_queue *queue, const rv_neuron_
     const rv_neuron *neuron = n->neuron;
     rv_neuron_backward own = *n;
     int tiles = (n->ld + EVENT_TILE - 1) / EVENT_TILE, threads = rv_cpu_threads(ctx);
+    /* the specialised step */
     learning learn = !neuron->learn ? LEARN_NONE : neuron->gain_tied ? LEARN_TIED : LEARN_FREE;
     adjoint_job job = {
         .n = &own,

@@ -149,6 +149,7 @@ static void panel_pack(const rv_product *p, int col, int cols, float *panel) {
         }
         return;
     }
+    /* Columns past the last are zero: c is written in whole vectors. */
     int real = p->n - col < cols ? p->n - col : cols, quads = p->k / 4 * 4;
     for (int j = 0; j < cols; j += 4) {
         const float *from = p->b + (size_t)(col + j) * p->ldb;
@@ -183,6 +184,7 @@ static void product_item(void *argument, int item, int worker) {
     int cols = job->cols - col < TILE_COLS ? job->cols - col : TILE_COLS;
     float *panel = job->scratch + (size_t)worker * job->scratch_floats;
     panel_pack(p, col, cols, panel);
+    /* A sum cut at INNER goes on from what lies in c: the chain of operations stays one. */
     for (int k0 = 0; k0 == 0 || k0 < p->k; k0 += INNER) {
         int k = p->k - k0 < INNER ? p->k - k0 : INNER;
         const float *start = k0 == 0 && job->start ? job->start + (p->bias ? col : 0) : NULL;
@@ -235,6 +237,7 @@ static void order_row(const weight_job *job, int r, int *t, int *b) {
     *b = r % job->g.B;
 }
 
+/* Without a division for every row. */
 static void order_next(const weight_job *job, int *t, int *b) {
     if (++*b < job->g.B) return;
     *b = 0;
@@ -298,6 +301,7 @@ rv_status rv_cpu_product_weight(rv_ctx *ctx, const rv_signal *x, rv_values g, fl
     TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx), job.scratch_floats * sizeof(float),
                      &job.scratch));
     TRY(rv_arena_get(arena, (size_t)job.units, WEIGHT_INNER * sizeof(float), &job.left));
+    /* Blocks of rows one after the other; within one, panels in any order. */
     for (; job.first < total; job.first += job.k) {
         job.k = total - job.first < WEIGHT_INNER ? total - job.first : WEIGHT_INNER;
         rv_cpu_run(ctx, job.k, weight_left, &job);

@@ -28,7 +28,7 @@ typedef struct pool {
     int spins;            /* 0 where threads have to share processors */
     pthread_t *thread;
     pthread_mutex_t turn; /* one run at a time */
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* of the two conditions */
     pthread_cond_t wake, done;
     atomic_uint round;     /* runs begun; a change is the signal to work */
     atomic_int next, left; /* item to take; workers still in this round */
@@ -107,6 +107,7 @@ static void pool_finish(pool *p) {
     if (!p->thread) return;
     atomic_store(&p->stop, true);
     pool_round(p);
+    /* They see `stop` with the round and leave without touching the job. */
     for (int i = 0; i < p->started; i++)
         pthread_join(p->thread[i], NULL);
     pthread_cond_destroy(&p->done);
@@ -116,6 +117,7 @@ static void pool_finish(pool *p) {
     rv_free(p->thread);
 }
 
+/* Workers are numbered from 1: the caller is 0. */
 static rv_status worker_create(pool *p) {
     rv_status status = RV_OK;
     worker_start *start = NULL;
@@ -123,7 +125,7 @@ static rv_status worker_create(pool *p) {
     *start = (worker_start){p, p->started + 1};
     int error = pthread_create(&p->thread[p->started], NULL, worker_main, start);
     if (error) FAIL(RV_RESOURCE, "cannot start thread %d: %s", p->started + 1, strerror(error));
-    start = NULL;
+    start = NULL; /* the thread's now */
     p->started++;
 out:
     rv_free(start);
@@ -171,7 +173,7 @@ void rv_cpu_run(rv_ctx *ctx, int items, void (*fn)(void *job, int item, int work
             fn(job, item, 0);
         return;
     }
-    pthread_mutex_lock(&p->turn);
+    pthread_mutex_lock(&p->turn); /* several threads may share a device, if they must */
     p->fn = fn;
     p->job = job;
     p->items = items;
@@ -215,6 +217,7 @@ struct rv_conv_cache *rv_cpu_convs(rv_ctx *ctx) {
 }
 #endif
 
+/* Also of a context that was only half opened. */
 void RV_CPU(close)(rv_ctx *ctx) {
     if (!ctx) return;
     pool_finish(&ctx->pool);

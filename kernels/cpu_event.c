@@ -12,6 +12,7 @@ enum { ROWS = 64 };
 static size_t row_list(const uint32_t *bits, int words, uint32_t *index) {
     uint32_t *to = index;
 #if defined(__AVX512F__)
+    /* Sixteen units at a time: those whose bit is set, packed to the front of a vector. */
     __m512i unit = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i next = _mm512_set1_epi32(16);
     for (int w = 0; w < words; w++) {
@@ -23,7 +24,7 @@ static size_t row_list(const uint32_t *bits, int words, uint32_t *index) {
             unit = _mm512_add_epi32(unit, next);
         }
     }
-#else
+#else /* one unit at a time, lowest bit first */
     for (int w = 0; w < words; w++)
         for (uint32_t word = bits[w]; word; word &= word - 1)
             *to++ = (uint32_t)w * 32 + (uint32_t)__builtin_ctz(word);
@@ -141,6 +142,7 @@ typedef struct weight_job {
     int blocks; /* of INPUTS inputs */
 } weight_job;
 
+/* Row t*B + b of a visit, and where its adjoint lies. */
 static int visit_row(const weight_job *job, int visit) {
     int B = job->g.B;
     return (job->frames - 1 - visit / B) * B + visit % B;
@@ -153,6 +155,7 @@ static const float *visit_adjoint(const weight_job *job, int visit) {
 /* The same input occurs once in a row, so the adds of one row do not wait for each other. */
 RV_INLINE void narrow_any(const weight_job *job, int first, int last, int vectors) {
     size_t ld = (size_t)job->map->ld;
+    /* the bias's gradient stays in registers over all rows */
     rv_vec bias[EVENT_VECTORS];
     RV_UNROLL for (int j = 0; j < vectors; j++) bias[j] =
         job->gb ? vec_load(job->gb + j * RV_WIDTH) : vec_all(0);
@@ -227,6 +230,7 @@ static void wide_item(void *argument, int item, int worker) {
             event_sum(cols, job->g.data + col, RV_LANES, job->transposed + job->start[i], count, to,
                       to);
     }
+    /* The bias takes every row, active or not; one of the items of a tile adds it. */
     if (!job->gb || block > 0) return;
     for (int v = 0; v < job->run; v++) {
         const float *g = visit_adjoint(job, job->first + v) + col;
@@ -242,6 +246,7 @@ static rv_status wide_weight(rv_ctx *ctx, weight_job *job, rv_arena *arena) {
     int tiles = (job->map->ld + EVENT_TILE - 1) / EVENT_TILE;
     size_t most = 0;
     job->blocks = (job->map->in + INPUTS - 1) / INPUTS;
+    /* One list serves all runs: as long as the longest. */
     for (job->first = 0; job->first < job->rows; job->first += RUN) {
         size_t count = 0;
         for (int v = job->first; v < job->first + RUN && v < job->rows; v++) {

@@ -29,6 +29,7 @@ typedef struct unpack_job {
     size_t ld;
 } unpack_job;
 
+/* Rows need not be whole words of floats apart in the source, but are in `to`. */
 static void unpack_item(void *argument, int item, int worker) {
     const unpack_job *job = argument;
     int row = job->first + item, B = job->x->spikes.B;
@@ -41,6 +42,7 @@ static rv_status dense_spikes(rv_ctx *ctx, const rv_map *map, const rv_signal *x
                               rv_arena *arena) {
     rv_status status = RV_OK;
     enum { ROWS = 252 };
+    /* a block of rows for every thread, so that all have work between two unpackings */
     int rows = signal_frames(x) * y.B, each = ROWS * rv_cpu_threads(ctx);
     unpack_job job = {.x = x, .ld = row_floats(map->in)};
     TRY(rv_arena_get(arena, (size_t)(rows < each ? rows : each), job.ld * sizeof(float), &job.to));
@@ -68,7 +70,7 @@ static rv_status dense_forward(rv_ctx *ctx, const rv_map *map, const rv_signal *
     rv_status status = RV_OK;
     rv_values v = x->values;
     int frames = values_frames(v);
-    bool merge = rows_even(v) && rows_even(y);
+    bool merge = rows_even(v) && rows_even(y); /* bits do not depend on it */
     rv_product p = {.m = merge ? frames * v.B : v.B,
                     .n = map->out,
                     .k = map->in,
@@ -111,7 +113,7 @@ rv_status RV_CPU(map_backward)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, 
     bool merge = rows_even(g) && rows_even(gx) && values_frames(g) == frames;
     rv_product p = {.m = merge ? frames * gx.B : gx.B,
                     .n = map->in,
-                    .k = map->out,
+                    .k = map->out, /* the sum runs over outputs */
                     .lda = (size_t)g.ld,
                     .b = map->weight,
                     .ldb = (size_t)map->ld,

@@ -34,6 +34,8 @@ RV_INLINE void step_any(cell_fn cell, unsigned traits, rv_cpu_reset reset, bool 
                          .strict = strict,
                          .reset_over_beta = reset == RV_CPU_RESET_NEXT};
     for (int at = 0; at < tile->cols; at += RV_LANES) {
+        /* What a kind lacks or the tape does not keep goes to memory nobody reads, so that the loop
+         * below has no conditions. */
         float unused[2][RV_LANES];
         int32_t fired[RV_LANES];
         uint32_t last = traits & RV_HAS_ADAPTATION ? tile->last[at / RV_LANES] : 0;
@@ -85,8 +87,8 @@ static const step_fn steps[RV_NEURONS][RV_CPU_RESETS][2] = {RV_NEURON_LIST(STEP_
 /* ---- driver -------------------------------------------------------------------------------- */
 typedef struct forward_job {
     const rv_neuron_forward *n;
-    const rv_map *map; /* fused: current from the event sum of `lists`; NULL: from n->x */
-    rv_lists lists;
+    const rv_map *map;  /* fused: current from the event sum of `lists`; NULL: from n->x */
+    rv_lists lists;     /* of all steps */
     rv_lists recurrent; /* of step t0, when the layer is recurrent */
     step_fn step;
     int t0, t1, blocks, tiles;
@@ -105,17 +107,19 @@ bool rv_cpu_starts(const uint32_t *starts, int B, int t, int b) {
 static void step_pad(const rv_neuron_forward *n, const step_tile *tile, int col) {
     int first = n->n - col;
     size_t bytes = (size_t)(tile->cols - first) * sizeof(float);
-    if (first >= tile->cols) return;
+    if (first >= tile->cols) return; /* this tile ends before the last unit */
     float *planes[] = {tile->v, tile->i, tile->a, tile->h, tile->ti, tile->ta};
     for (size_t k = 0; k < sizeof planes / sizeof planes[0]; k++)
         if (planes[k]) memset(planes[k] + first, 0, bytes);
     if (tile->fired) tile->fired[first / RV_LANES] &= (uint16_t)((1u << first % RV_LANES) - 1);
 }
 
+/* Column `col` of sample b in a state plane; NULL where the kind has none. */
 static float *plane_at(float *plane, int b, int ld, int col) {
     return plane ? plane + (size_t)b * (size_t)ld + col : NULL;
 }
 
+/* The same in a view, at step t. */
 static float *values_at(rv_values v, int t, int b, int col) {
     return v.data ? values_row(v, t, b) + col : NULL;
 }
@@ -148,7 +152,7 @@ static void forward_tile(const forward_job *job, int t, int b, int col, int cols
             (const uint16_t *)(n->state.last + (size_t)b * (size_t)rv_words(n->n)) + col / RV_LANES;
     else
         tile.last = job->silent;
-    if (starts) {
+    if (starts) { /* at rest: all state is zero */
         size_t bytes = (size_t)cols * sizeof(float);
         memset(tile.v, 0, bytes);
         if (tile.i) memset(tile.i, 0, bytes);
@@ -283,6 +287,7 @@ static rv_status forward_run(rv_ctx *ctx, const rv_map *map, const rv_signal *x,
         forward_steps(ctx, &job);
         rv_arena_release(arena, inner);
     }
+    /* The chunk after this one begins with the spikes of the last step. */
     if (n->state.last && n->s.bits && n->T > 0)
         memcpy(n->state.last, spikes_row(n->s, n->T - 1, 0),
                (size_t)n->B * words * sizeof *n->state.last);

@@ -46,6 +46,7 @@ double rv_surrogate_value(const rv_surrogate *surrogate, double u) {
     {#name, RV_T_REALS, AT(name), initial, least, most, open, NULL, NULL, sentence},
 
 /* Options by what a kind has; a kind's list is put together from these. */
+/* A time constant, when given, goes before the decay; how it becomes one is `decay`. */
 #define SPECS_CURRENT                                                                              \
     REALS(alpha, 0.9, 0, 1, false, "decay of the synaptic current per step")                       \
     REALS(tau_syn, NAN, 0, 1e9, true, "time constant of the synaptic current, instead of alpha")
@@ -64,6 +65,7 @@ double rv_surrogate_value(const rv_surrogate *surrogate, double u) {
          false,     "gain|one_minus_beta",                                                         \
          NULL,      "factor of the current: the gain, or 1 - beta"},
 #define SPECS_GAIN REALS(gain, 1, -1e9, 1e9, false, "factor of the current")
+/* Threshold, reset and surrogate of every kind that spikes. */
 #define SPECS_SPIKES                                                                                \
     REALS(threshold, 1, 0, 1e9, true, "threshold of the membrane")                                  \
     REALS(v_reset, 0, -1e9, 1e9, false, "membrane after a spike (reset: value)"){                   \
@@ -127,6 +129,7 @@ double rv_surrogate_value(const rv_surrogate *surrogate, double u) {
         NULL,                                                                                      \
         NULL,                                                                                      \
         "no gradient through the spike in the adaptation"},
+/* Ends a list. plif is lif with another default here: its decay is stored as w and learns. */
 #define SPECS_LEARN(names)                                                                         \
     {"learn", RV_T_TEXT, AT(learn), 0,    0,                                                       \
      0,       false,     names,     NULL, "learnable parameters, separated by spaces"},            \
@@ -145,6 +148,7 @@ static const rv_spec alif_specs[] = {
 static const rv_spec li_specs[] = {SPECS_LEAK SPECS_GAIN SPECS_LEARN(NULL)};
 static const rv_spec cuba_li_specs[] = {SPECS_CURRENT SPECS_LEAK SPECS_GAIN SPECS_LEARN(NULL)};
 
+/* All kinds have one option struct, so a layer reads any of them the same way. */
 #define NEURON_ROW(name, traits, parameters, sentence, source)                                     \
     {#name, sentence, source, name##_specs, sizeof(rv_neuron_options)},
 static const rv_row neuron_rows[] = {RV_NEURON_LIST(NEURON_ROW)};
