@@ -5,6 +5,7 @@
  */
 #include "data/data.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -118,6 +119,34 @@ out:
     return status;
 }
 
+/* ---- before a run ------------------------------------------------------------------------ */
+/* Names end in .tmp only between the first write and the rename. */
+rv_status rv_commit_sweep(const char *folder) {
+    rv_status status = RV_OK;
+    DIR *files = opendir(folder);
+    const struct dirent *file;
+    if (!files) FAIL(RV_CREATE, "%s: cannot list: %s", folder, strerror(errno));
+    while ((file = readdir(files))) {
+        size_t length = strlen(file->d_name);
+        if (length < 5 || strcmp(file->d_name + length - 4, ".tmp") != 0) continue;
+        if (unlinkat(dirfd(files), file->d_name, 0) != 0 && errno != ENOENT)
+            FAIL(RV_CREATE, "%s/%s: cannot remove: %s", folder, file->d_name, strerror(errno));
+    }
+out:
+    if (files) (void)closedir(files);
+    return status;
+}
+
+rv_status rv_commit_room(const char *folder, size_t bytes) {
+    struct statvfs room;
+    if (statvfs(folder, &room) != 0 || room.f_blocks == 0) return RV_OK;
+    unsigned long long left = (unsigned long long)room.f_bavail * room.f_frsize;
+    if (left >= bytes) return RV_OK;
+    return rv_fail(RV_IO, "%s: not enough room for checkpoints: %zu bytes needed, %llu free",
+                   folder, bytes, left);
+}
+
+/* ---- reading ----------------------------------------------------------------------------- */
 /* Regular files only: a pipe or device has no size to check the limit against. */
 rv_status rv_read_file(const char *path, size_t limit, char **out, size_t *size) {
     rv_status status = RV_OK;

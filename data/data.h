@@ -126,6 +126,24 @@ RV_CHECKED rv_status rv_loader_first(rv_loader *loader, int count, const rv_batc
 RV_CHECKED rv_status rv_commit(const char *path, const char *previous, const void *bytes,
                                size_t size);
 RV_CHECKED rv_status rv_read_file(const char *path, size_t limit, char **out, size_t *size);
+/* Remove what a run that died left of unfinished commits in a folder: every *.tmp. */
+RV_CHECKED rv_status rv_commit_sweep(const char *folder);
+/* RV_IO with both numbers unless the folder's file system has `bytes` free; where it does not tell,
+ * it is believed to. */
+RV_CHECKED rv_status rv_commit_room(const char *folder, size_t bytes);
+
+/* One run in a folder at a time. */
+typedef struct rv_owner { /* who holds it; host empty: not known */
+    char host[256], boot[64], started[32];
+    int64_t pid, ticks; /* start of the process in ticks after boot */
+} rv_owner;
+typedef struct rv_lock rv_lock;
+/* RV_CREATE within a second, naming host, pid and start, when a live process holds it; the lock of
+ * a dead one is taken over. Never waits for a run to end. */
+RV_CHECKED rv_status rv_lock_take(const char *folder, rv_lock **out);
+const char *rv_lock_note(const rv_lock *lock); /* what the user should know; may be empty */
+void rv_lock_release(rv_lock *lock);           /* NULL allowed */
+bool rv_lock_look(const char *folder, rv_owner *owner); /* held by a process that may be alive? */
 
 typedef struct rv_progress { /* where training stands, saved and restored */
     int64_t step, epoch, batch_in_epoch;
@@ -169,10 +187,20 @@ typedef struct rv_run_info { /* goes to run.json */
     int threads;
     const rv_net *net; /* forms by layer */
 } rv_run_info;
-/* Create the folder: `path`, or runs/<stem> and the next free -2, -3. RV_CREATE when `path` exists
- * and holds a run, or cannot be written. Writes config.yaml and run.json. */
+/* Create the folder: `path`, or runs/<stem> and the next free -2, -3; claim it and begin.
+ * RV_CREATE when `path` exists and holds a run, or cannot be written. */
 RV_CHECKED rv_status rv_run_create(const char *path, const char *stem, const rv_config *config,
                                    const rv_run_info *info, rv_run **out);
+/* The two parts of it, for a folder that exists: lock it (rv_lock_take) and sweep what a dead run
+ * left; then write config.yaml and run.json, and cut metrics.jsonl to `metrics` bytes. */
+RV_CHECKED rv_status rv_run_claim(const char *path, rv_run **out);
+RV_CHECKED rv_status rv_run_begin(rv_run *run, const rv_config *config, const rv_run_info *info,
+                                  int64_t metrics);
+bool rv_run_holds(rv_run *run);                       /* a run is there already */
+RV_CHECKED rv_status rv_run_taken(const rv_run *run); /* RV_CREATE saying so */
+const char *rv_run_note(const rv_run *run);           /* of its lock; may be empty */
+int64_t rv_run_metrics(const rv_run *run);            /* bytes of metrics.jsonl */
+RV_CHECKED rv_status rv_run_sync(const rv_run *run);  /* bring them to the disk; any thread */
 const char *rv_run_path(const rv_run *run);
 /* path/name into buffer of the run; valid until the next call. */
 const char *rv_run_file(rv_run *run, const char *name);

@@ -1,6 +1,7 @@
 /*
- * Run folders. run.json and config.yaml are committed (crash-safe); metrics.jsonl is appended to,
- * each line by one write, so a crash leaves whole lines.
+ * Run folders. A run is claimed (locked) before anything in it is read or written. run.json and
+ * config.yaml are committed (crash-safe); metrics.jsonl is appended to, each line by one write, so
+ * a crash leaves whole lines.
  */
 #include "data/data.h"
 
@@ -14,7 +15,9 @@
 
 struct rv_run {
     char *path, *file; /* the folder; path/name of the last question */
-    int metrics;       /* descriptor, -1: not open */
+    rv_lock *lock;
+    int metrics; /* descriptor, -1: not open */
+    int64_t metrics_size;
     json_t *info;
 };
 
@@ -45,32 +48,14 @@ out:
     return status;
 }
 
-/* A folder that is there but holds no run may be used: schedulers like to make it before. */
+/* A folder that is there may be used: schedulers like to make it before. */
 static rv_status folder_given(const char *path) {
     rv_status status = RV_OK;
-    struct stat about;
     bool made;
-    size_t size = strlen(path) + sizeof "/run.json";
-    char *json = NULL;
     if (!*path) FAIL(RV_CREATE, "the name of the run folder is empty");
     TRY(parents_make(path));
     TRY(folder_make(path, &made));
-    if (made) goto out;
-    if (stat(path, &about) != 0)
-        FAIL(RV_CREATE, "%s: cannot look at it: %s", path, strerror(errno));
-    if (!S_ISDIR(about.st_mode)) FAIL(RV_CREATE, "%s: there is a file of that name", path);
-    TRY(rv_alloc(size, 1, "a path", &json));
-    snprintf(json, size, "%s/run.json", path);
-    if (access(json, F_OK) == 0)
-        FAIL(RV_CREATE,
-             "%s: holds a run already; name another folder with -o (this version cannot continue "
-             "a run with --resume)",
-             path);
-    if (errno != ENOENT) FAIL(RV_CREATE, "%s: cannot look at it: %s", json, strerror(errno));
-    if (access(path, W_OK | X_OK) != 0)
-        FAIL(RV_CREATE, "%s: cannot write in it: %s", path, strerror(errno));
 out:
-    rv_free(json);
     return status;
 }
 
@@ -160,35 +145,94 @@ out:
 }
 
 /* ---- for the caller ---------------------------------------------------------------------- */
+rv_status rv_run_claim(const char *path, rv_run **out) {
+    rv_status status = RV_OK;
+    rv_run *run = NULL;
+    struct stat about;
+    if (stat(path, &about) != 0)
+        FAIL(RV_CREATE, "%s: cannot look at it: %s", path, strerror(errno));
+    if (!S_ISDIR(about.st_mode)) FAIL(RV_CREATE, "%s: there is a file of that name", path);
+    TRY(rv_alloc(1, sizeof *run, "a run", &run));
+    run->metrics = -1;
+    TRY(rv_strdup(path, &run->path));
+    TRY(rv_alloc(strlen(path) + 257, 1, "a path", &run->file));
+    TRY(rv_lock_take(path, &run->lock));
+    TRY(rv_commit_sweep(path));
+    *out = run;
+    run = NULL;
+out:
+    rv_run_destroy(run);
+    return status;
+}
+
+/* Whatever it may say: what is there is not overwritten unasked. */
+bool rv_run_holds(rv_run *run) {
+    return access(rv_run_file(run, "run.json"), F_OK) == 0 || errno != ENOENT;
+}
+
+const char *rv_run_note(const rv_run *run) {
+    return rv_lock_note(run->lock);
+}
+
+/* Lines after the place a checkpoint remembers are of steps that will be made again. A log that is
+ * shorter has been touched by someone; what is left of it is kept. */
+static rv_status metrics_open(rv_run *run, int64_t size) {
+    rv_status status = RV_OK;
+    struct stat about;
+    const char *file = rv_run_file(run, "metrics.jsonl");
+    run->metrics = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (run->metrics < 0) FAIL(RV_CREATE, "%s: cannot create: %s", file, strerror(errno));
+    if (fstat(run->metrics, &about) != 0 ||
+        (about.st_size > size && ftruncate(run->metrics, size) != 0))
+        FAIL(RV_IO, "%s: cannot cut at byte %lld: %s", file, (long long)size, strerror(errno));
+    run->metrics_size = about.st_size < size ? about.st_size : size;
+out:
+    return status;
+}
+
 /* What can fail without touching the disk comes first. */
+rv_status rv_run_begin(rv_run *run, const rv_config *config, const rv_run_info *info,
+                       int64_t metrics) {
+    rv_status status = RV_OK;
+    char *text = NULL;
+    TRY(info_make(info, &run->info));
+    TRY(rv_config_text(config, &text));
+    TRY(rv_commit(rv_run_file(run, "config.yaml"), NULL, text, strlen(text)));
+    TRY(metrics_open(run, metrics));
+    TRY(info_write(run));
+out:
+    rv_free(text);
+    return status;
+}
+
 rv_status rv_run_create(const char *path, const char *stem, const rv_config *config,
                         const rv_run_info *info, rv_run **out) {
     rv_status status = RV_OK;
     rv_run *run = NULL;
-    char *text = NULL;
-    const char *file;
-    TRY(rv_alloc(1, sizeof *run, "a run", &run));
-    run->metrics = -1;
-    TRY(info_make(info, &run->info));
-    TRY(rv_config_text(config, &text));
-    if (path) {
+    char *next = NULL;
+    if (path)
         TRY(folder_given(path));
-        TRY(rv_strdup(path, &run->path));
-    } else {
-        TRY(folder_next(stem, &run->path));
+    else
+        TRY(folder_next(stem, &next));
+    TRY(rv_run_claim(path ? path : next, &run));
+    if (rv_run_holds(run)) {
+        status = rv_run_taken(run);
+        goto out;
     }
-    TRY(rv_alloc(strlen(run->path) + 257, 1, "a path", &run->file));
-    TRY(rv_commit(rv_run_file(run, "config.yaml"), NULL, text, strlen(text)));
-    TRY(info_write(run));
-    file = rv_run_file(run, "metrics.jsonl");
-    run->metrics = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (run->metrics < 0) FAIL(RV_CREATE, "%s: cannot create: %s", file, strerror(errno));
+    TRY(rv_run_begin(run, config, info, 0));
     *out = run;
     run = NULL;
 out:
-    rv_free(text);
+    rv_free(next);
     rv_run_destroy(run);
     return status;
+}
+
+rv_status rv_run_taken(const rv_run *run) {
+    return rv_fail(RV_CREATE,
+                   "%s: holds a run already; continue it with --resume auto or name another folder "
+                   "with -o",
+                   run->path);
 }
 
 const char *rv_run_path(const rv_run *run) {
@@ -219,9 +263,20 @@ rv_status rv_run_metric(rv_run *run, const char *json) {
             FAIL(RV_IO, "%s: cannot write: %s", rv_run_file(run, "metrics.jsonl"), strerror(errno));
         if (count > 0) done += (size_t)count;
     }
+    run->metrics_size += (int64_t)done;
 out:
     rv_free(line);
     return status;
+}
+
+int64_t rv_run_metrics(const rv_run *run) {
+    return run->metrics_size;
+}
+
+/* A checkpoint that counts on lines which a power cut took away would be no use. */
+rv_status rv_run_sync(const rv_run *run) {
+    if (!rv_fault(RV_FAULT_FSYNC) && fsync(run->metrics) == 0) return RV_OK;
+    return rv_fail(RV_IO, "%s/metrics.jsonl: cannot sync: %s", run->path, strerror(errno));
 }
 
 /* The whole file anew: a crash leaves the old status or the new one. */
@@ -237,6 +292,7 @@ void rv_run_destroy(rv_run *run) {
     if (!run) return;
     if (run->metrics >= 0) (void)close(run->metrics);
     json_decref(run->info);
+    rv_lock_release(run->lock);
     rv_free(run->file);
     rv_free(run->path);
     rv_free(run);

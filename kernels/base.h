@@ -245,6 +245,7 @@ typedef enum rv_fault_site {
     RV_FAULT_CLOSE,
     RV_FAULT_RENAME,
     RV_FAULT_LINK,
+    RV_FAULT_LOCK, /* as if the file system had no locks */
     RV_FAULT_SITES
 } rv_fault_site;
 #ifdef RV_FAULTS

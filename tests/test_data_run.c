@@ -109,6 +109,58 @@ static void run_where_one_is_is_refused_and_untouched(void **state) {
     json_decref(json);
 }
 
+static void run_in_use_is_refused_and_names_the_other(void **state) {
+    (void)state;
+    rv_run *run = NULL, *second = NULL;
+    assert_int_equal(rv_run_create("busy", "x", config, &info, &run), RV_OK);
+    assert_int_equal(rv_run_claim("busy", &second), RV_CREATE);
+    assert_null(second);
+    assert_non_null(strstr(rv_error_get()->message, "busy: in use by another run: host "));
+    rv_run_destroy(run);
+    assert_int_equal(rv_run_claim("busy", &second), RV_OK);
+    rv_run_destroy(second);
+}
+
+static void run_claimed_again_goes_on_where_told(void **state) {
+    (void)state;
+    rv_run *run = NULL;
+    size_t size;
+    assert_int_equal(rv_run_create("again", "x", config, &info, &run), RV_OK);
+    assert_int_equal(rv_run_metric(run, "{\"a\":1}"), RV_OK);
+    int64_t place = rv_run_metrics(run);
+    assert_int_equal(place, 8);
+    assert_int_equal(rv_run_metric(run, "{\"a\":2}"), RV_OK);
+    assert_int_equal(rv_run_sync(run), RV_OK);
+    assert_int_equal(rv_run_status(run, "checkpointed"), RV_OK);
+    rv_run_destroy(run);
+    put_file("again/last.h5.tmp", "half", 4);
+    put_file("again/tmp", "mine", 4);
+    put_file("again/last.h5", "whole", 5);
+    assert_int_equal(rv_run_claim("again", &run), RV_OK);
+    assert_true(rv_run_holds(run));
+    assert_int_equal(rv_run_begin(run, config, &info, place), RV_OK);
+    assert_int_equal(rv_run_metric(run, "{\"a\":3}"), RV_OK);
+    assert_int_equal(rv_run_metrics(run), 16);
+    rv_run_destroy(run);
+    char *found = get_file(path_to("again/metrics.jsonl"), &size);
+    assert_int_equal(size, 16);
+    assert_memory_equal(found, "{\"a\":1}\n{\"a\":3}\n", 16);
+    free(found);
+    assert_false(file_there("again/last.h5.tmp")); /* swept */
+    assert_true(file_there("again/tmp"));
+    assert_true(file_there("again/last.h5"));
+    json_t *json = run_json("again");
+    assert_string_equal(json_string_value(json_object_get(json, "status")), "running");
+    json_decref(json);
+}
+
+static void room_that_is_not_there_is_refused(void **state) {
+    (void)state;
+    assert_int_equal(rv_commit_room(".", 1), RV_OK);
+    assert_int_equal(rv_commit_room(".", SIZE_MAX / 2), RV_IO);
+    assert_non_null(strstr(rv_error_get()->message, "bytes needed"));
+}
+
 static void run_in_an_empty_folder_is_taken(void **state) {
     (void)state;
     rv_run *run = NULL;
@@ -170,6 +222,9 @@ int main(void) {
         cmocka_unit_test(run_metrics_are_there_at_once),
         cmocka_unit_test(run_without_path_takes_next_free_name),
         cmocka_unit_test(run_where_one_is_is_refused_and_untouched),
+        cmocka_unit_test(run_in_use_is_refused_and_names_the_other),
+        cmocka_unit_test(run_claimed_again_goes_on_where_told),
+        cmocka_unit_test(room_that_is_not_there_is_refused),
         cmocka_unit_test(run_in_an_empty_folder_is_taken),
         cmocka_unit_test(run_that_cannot_be_made_is_create),
 #ifdef RV_FAULTS
