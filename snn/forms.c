@@ -54,7 +54,7 @@ static rv_status measure(const rv_net *net, const rv_device *device, const rv_ve
                         .t1 = t + CHUNK < T ? t + CHUNK : T,
                         .batch = first};
         rv_signal *input = rv_tape_signal(tape, -1);
-        *input = rv_tape_input(tape, pass.t1 - pass.t0, B);
+        *input = rv_tape_memory(tape, -1, pass.t1 - pass.t0, B);
         TRY(rv_encode(encoder, device, NULL, first, 0, B, net->desc->seed, pass.t0, pass.t1, &arena,
                       input));
         TRY(rv_net_forward(&pass));

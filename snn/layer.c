@@ -107,12 +107,13 @@ rv_values rv_tape_membrane(const rv_tape *tape, int layer) {
 }
 
 /* ---- copies ------------------------------------------------------------------------------ */
-static void row_copy(float *restrict to, const float *restrict from, int n, bool add) {
+static void row_copy(float *restrict to, const float *restrict from, int n, int ld, bool add) {
     if (add) {
         for (int u = 0; u < n; u++)
             to[u] += from[u];
     } else {
         memcpy(to, from, sizeof(float) * (size_t)n);
+        memset(to + n, 0, sizeof(float) * (size_t)(ld - n));
     }
 }
 
@@ -123,7 +124,7 @@ void rv_values_copy(rv_values to, rv_values from, bool add) {
         for (int b = 0; b < to.B; b++) {
             row_copy(to.data + (size_t)t * to.stride_t + (size_t)b * (size_t)to.ld,
                      from.data + (size_t)t * from.stride_t + (size_t)b * (size_t)from.ld, to.n,
-                     add);
+                     to.ld, add);
         }
     }
 }
@@ -171,6 +172,7 @@ rv_status rv_net_forward(rv_pass *pass) {
     for (int l = pass->first; l < pass->last; l++) {
         const rv_layer *layer = &pass->net->layers[l];
         size_t mark = rv_arena_mark(pass->arena);
+        pass->layer = l;
         pass->tape->signal[l + 1] = output_signal(pass, layer);
         if (layer->kind->view || (layer->held && pass->t0 != 0)) continue;
         TRY(layer->kind->forward(pass, layer));
@@ -207,6 +209,25 @@ static rv_values held_adjoint(const rv_pass *pass, const rv_layer *layer) {
     return held_values(rv_state_slot(pass->adjoint, layer, RV_SLOT_HELD), 1, pass->B, layer->n);
 }
 
+size_t rv_layer_edge(const rv_net *net, const rv_layer *layer, int k) {
+    const rv_layer *source = layer->input[k] < 0 ? NULL : &net->layers[layer->input[k]];
+    return source && source->held && source->live ? (size_t)source->ld : 0;
+}
+
+/* Takers of several held inputs have the sums one after the other. */
+static rv_values edge_adjoint(const rv_pass *pass, const rv_layer *layer, int k) {
+    float *memory = rv_state_slot(pass->adjoint, layer, RV_SLOT_EDGES);
+    for (int j = 0; j < k; j++)
+        memory += rv_layer_edge(pass->net, layer, j) * (size_t)pass->B;
+    return held_values(memory, 1, pass->B, pass->net->layers[layer->input[k]].n);
+}
+
+static int crossing_find(const rv_crossing *crossing, int layer) {
+    for (int k = 0; crossing && k < crossing->count; k++)
+        if (crossing->tensor[k].layer == layer) return k;
+    return -1;
+}
+
 /* Adjoints of layers without W live as long as B needs them: from the last taker that adds to
  * them to the layer itself. As B walks down, they end in the order of a stack, or later. */
 static rv_status scratch_adjoint(rv_pass *pass, const rv_layer *layer, rv_values *out) {
@@ -224,18 +245,27 @@ out:
 }
 
 /* The first to ask (the last taker in topological order) writes, those after it add: so sums
- * over takers have one order in every schedule. */
+ * over takers have one order in every schedule. Of a held source each taker sums over time apart,
+ * into the state's twin: those sums must not depend on who runs when. */
 rv_status rv_pass_adjoint_in(rv_pass *pass, const rv_layer *layer, int k, rv_values *out,
                              bool *add) {
     rv_status status = RV_OK;
     const rv_net *net = pass->net;
     int source = layer->input[k];
     rv_values *sum = &pass->tape->adjoint[source + 1];
+    if (rv_layer_edge(net, layer, k)) {
+        *add = true;
+        *out = edge_adjoint(pass, layer, k);
+        return RV_OK;
+    }
     *add = sum->data != NULL;
     if (!sum->data) {
-        if (source < pass->first) {
-            if (source == look_through(net, pass->first - 1)) *sum = pass->gx;
+        if (source < 0) {
+            *sum = pass->gx;
             *add = sum->data && sum->stride_t == 0; /* a held frame sums over the chunks */
+        } else if (source < pass->first) {
+            int at = crossing_find(pass->before, source);
+            if (at >= 0) *sum = pass->g_before[at];
         } else if (net->layers[source].live) {
             if (net->layers[source].kind->map)
                 *sum = map_adjoint(pass, &net->layers[source]);
@@ -248,23 +278,71 @@ out:
     return status;
 }
 
-/* What is known before the walk: the caller's adjoint of the last output, the sums of held ones. */
+/* ---- what crosses the ends --------------------------------------------------------------- */
+/* An adjoint that the takers in the range add to: of a layer of the range, or of one before it
+ * that the range hands on. */
+static void seed_adjoint(rv_pass *pass, int source, rv_values g) {
+    rv_values *adjoint = &pass->tape->adjoint[source + 1];
+    if (!g.data) return;
+    if (source < pass->first) {
+        int at = crossing_find(pass->before, source);
+        if (at < 0 || !pass->g_before[at].data) return;
+        *adjoint = pass->g_before[at];
+        rv_values_copy(*adjoint, g, adjoint->stride_t == 0);
+        return;
+    }
+    const rv_layer *layer = &pass->net->layers[source];
+    if (layer->held && layer->live) {
+        rv_values_copy(*adjoint, g, true);
+    } else if (layer->kind->map && layer->live) { /* W reads it after the caller's memory is gone */
+        *adjoint = map_adjoint(pass, layer);
+        rv_values_copy(*adjoint, g, false);
+    } else {
+        *adjoint = g;
+    }
+}
+
+/* What is known before the walk: the adjoints of what leaves the range, the sums of held ones. */
 static void seed_adjoints(rv_pass *pass) {
     const rv_net *net = pass->net;
     rv_values *adjoint = pass->tape->adjoint;
-    int output = rv_pass_last(pass);
     memset(adjoint, 0, sizeof *adjoint * ((size_t)net->layer_count + 1));
     for (int l = pass->first; l < pass->last; l++) {
         const rv_layer *layer = &net->layers[l];
         if (layer->held && layer->live) adjoint[l + 1] = held_adjoint(pass, layer);
     }
-    if (!pass->gs.data || output < pass->first) return;
-    const rv_layer *layer = &net->layers[output];
-    if (!layer->kind->map || !layer->live) {
-        adjoint[output + 1] = pass->gs;
-    } else { /* W reads it after the caller's memory is gone */
-        if (!layer->held) adjoint[output + 1] = map_adjoint(pass, layer);
-        rv_values_copy(adjoint[output + 1], pass->gs, layer->held);
+    for (int k = 0; pass->before && k < pass->before->count && pass->t0 == 0; k++) {
+        rv_values g = pass->g_before[k];
+        if (g.data && g.stride_t == 0)
+            memset(g.data, 0, sizeof *g.data * (size_t)g.B * (size_t)g.ld);
+    }
+    seed_adjoint(pass, rv_pass_last(pass), pass->gs);
+    for (int k = 0; pass->after && k < pass->after->count; k++)
+        if (!pass->after->tensor[k].held || pass->t0 == 0)
+            seed_adjoint(pass, pass->after->tensor[k].layer, pass->g_after[k]);
+}
+
+/* The takers' sums of a held source, complete at chunk 0: the last taker in topological order
+ * first, as everywhere. */
+static void sum_edges(const rv_pass *pass, int source, rv_values sum) {
+    for (int l = pass->last - 1; l >= pass->first; l--) {
+        const rv_layer *layer = &pass->net->layers[l];
+        for (int k = 0; k < layer->input_count && !layer->kind->view; k++)
+            if (layer->input[k] == source) rv_values_copy(sum, edge_adjoint(pass, layer, k), true);
+    }
+}
+
+/* After the walk: held sums; zero for what no adjoint has reached. */
+static void leave_adjoints(const rv_pass *pass) {
+    for (int k = 0; pass->before && k < pass->before->count; k++) {
+        rv_values g = pass->g_before[k];
+        int source = pass->before->tensor[k].layer;
+        if (!g.data) continue;
+        if (g.stride_t == 0) {
+            if (pass->t0 == 0) sum_edges(pass, source, g);
+        } else if (!pass->tape->adjoint[source + 1].data) {
+            memset(g.data, 0, sizeof *g.data * (size_t)g.T * g.stride_t);
+        }
     }
 }
 
@@ -293,6 +371,8 @@ rv_status rv_net_backward(rv_pass *pass) {
     for (int l = pass->last - 1; l >= pass->first; l--) {
         const rv_layer *layer = &pass->net->layers[l];
         if (!layer->live || layer->kind->view || (layer->held && pass->t0 != 0)) continue;
+        pass->layer = l;
+        if (layer->held) sum_edges(pass, l, tape->adjoint[l + 1]);
         if (layer->held && layer->kind->map) { /* the state's twin is not W's to read */
             rv_values g = map_adjoint(pass, layer);
             rv_values_copy(g, tape->adjoint[l + 1], false);
@@ -303,6 +383,7 @@ rv_status rv_net_backward(rv_pass *pass) {
         while (tape->depth > 0 && tape->stack[tape->depth - 1].layer >= l)
             rv_arena_release(pass->arena, tape->stack[--tape->depth].mark);
     }
+    leave_adjoints(pass);
 out:
     return status;
 }
@@ -315,6 +396,7 @@ rv_status rv_net_weight(rv_pass *pass) {
     for (int l = pass->first; l < pass->last; l++) {
         const rv_layer *layer = &pass->net->layers[l];
         size_t mark = rv_arena_mark(pass->arena);
+        pass->layer = l;
         if (!layer->kind->weight || !layer->trained || (layer->held && pass->t0 != 0)) continue;
         if (!pass->tape->adjoint[l + 1].data && layer->kind->map) continue;
         TRY(layer->kind->weight(pass, layer));

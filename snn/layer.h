@@ -10,6 +10,8 @@
  *                       micro-batch at t0 = 0; its adjoint twin holds the adjoint's sum over time
  *   tape  RV_SLOT_OUT   bits or values of the output
  *   tape  RV_SLOT_G     adjoint of a map's output, which W reads after B has ended
+ *   state RV_SLOT_EDGES  in the twin: the adjoint's sum over time for each held input. Takers sum
+ *                        apart, so that the order of sums is the same wherever they run
  * A map whose only consumer is a neuron owns neither OUT nor G: its output is written into the
  * neuron's h, which B overwrites with the adjoint of the map's output.
  */
@@ -23,6 +25,7 @@ enum { RV_SLOT_HELD = 0, RV_SLOT_STATE = 1 };              /* state: first slot 
 enum { RV_SLOT_OUT = 0, RV_SLOT_G = 1, RV_SLOT_TAPE = 2 }; /* tape: likewise */
 enum { RV_SLOT_H = RV_SLOT_TAPE };                         /* tape: h of a neuron layer */
 enum { RV_SLOT_RATE = RV_LAYER_SLOTS - 1, RV_SLOT_PENALTY = RV_LAYER_SLOTS - 1 }; /* regularize.c */
+enum { RV_SLOT_EDGES = RV_LAYER_SLOTS - 2 };                                      /* state: below */
 
 /* Size of a slot in 32-bit words: step*T*B + time*T + sample*B + fixed, rounded up to a vector. */
 typedef struct rv_slot {
@@ -51,8 +54,7 @@ typedef struct rv_layer_kind {
     /* Synapses of the product; NULL: none. See rv_net_layer_targets. */
     int64_t (*targets)(const rv_net *net, const rv_layer *layer);
     /* U: move the buffers by a micro-batch's statistics (rv_net_statistics_apply); NULL: none. */
-    void (*update)(const rv_net *net, const rv_layer *layer, const float *statistics, int B,
-                   float *block);
+    void (*update)(rv_version *version, const rv_layer *layer, const float *statistics, int B);
 } rv_layer_kind;
 
 struct rv_layer_row { /* of rv_layer_table() */
@@ -103,9 +105,13 @@ typedef struct rv_tensor_desc {
 void rv_layer_tensor(rv_net *net, rv_layer *layer, int k, const rv_tensor_desc *desc);
 /* Order the tensors (trained, frozen, buffers) and give them their offsets. */
 RV_CHECKED rv_status rv_net_lay_out(rv_net *net);
+int rv_tensor_class(const rv_tensor *tensor); /* 0 trained, 1 frozen, 2 buffer */
+/* Where a tensor of the range lies in the range's block. */
+size_t rv_range_offset(const rv_range *range, const rv_tensor *tensor);
 
 /* ---- versions (params.c) ----------------------------------------------------------------- */
 struct rv_version {
+    rv_range range;
     const rv_net *net;
     const rv_device *device;
     float *block;
@@ -117,7 +123,7 @@ struct rv_version {
     } * derived;       /* per layer */
 };
 /* Tensor k of a layer in a version's block; NULL when absent. */
-const float *rv_version_tensor(const rv_version *version, const rv_layer *layer, int k);
+float *rv_version_tensor(const rv_version *version, const rv_layer *layer, int k);
 /* Pack `map` (weight, bias, form set) for the layer and put the result into it. */
 RV_CHECKED rv_status rv_version_pack(rv_version *version, const rv_layer *layer, const rv_map *map,
                                      int rows);
@@ -141,6 +147,7 @@ typedef struct rv_scratch { /* an adjoint in the arena, given back once its laye
 } rv_scratch;
 
 struct rv_tape {
+    rv_range range;
     const rv_net *net;
     const rv_device *device;
     int T, B;
@@ -155,9 +162,6 @@ struct rv_tape {
 /* NULL for an empty slot. */
 float *rv_state_slot(const rv_state *state, const rv_layer *layer, int k);
 float *rv_tape_slot(const rv_tape *tape, const rv_layer *layer, int k);
-/* Memory for an encoded input of T steps of B samples, bits or values as the network says; a held
- * input has none. */
-rv_signal rv_tape_input(const rv_tape *tape, int T, int B);
 
 /* ---- for forward and backward (layer.c) -------------------------------------------------- */
 extern const rv_layer_kind rv_kind_neuron, rv_kind_linear;
@@ -182,6 +186,8 @@ RV_CHECKED rv_status rv_pass_adjoint_in(rv_pass *pass, const rv_layer *layer, in
 void rv_values_copy(rv_values to, rv_values from, bool add);
 /* `starts` of this micro-batch's rows over the chunk, from the arena; NULL without. */
 RV_CHECKED rv_status rv_pass_starts(const rv_pass *pass, const uint32_t **out);
+/* Values a row of the sum for held input k takes in RV_SLOT_EDGES; 0: that input needs none. */
+size_t rv_layer_edge(const rv_net *net, const rv_layer *layer, int k);
 int rv_pass_last(const rv_pass *pass); /* the layer whose output leaves the range */
 /* The neuron that takes this map's output in place within this pass, run as one op with it;
  * NULL: none. */

@@ -23,10 +23,12 @@ enum { WEIGHT, BIAS, RUNNING_MEAN, RUNNING_VAR };
 enum { TAPE_MEAN = RV_SLOT_TAPE, TAPE_VAR };
 enum { BY_STEP, BY_SEQUENCE };
 
+/* Whether one mean serves all steps. */
 static bool by_sequence(const rv_layer *layer) {
     return ((const rv_norm_options *)layer->desc->options)->statistics == BY_SEQUENCE;
 }
 
+/* PyTorch's names, so that files carry over; running ones are buffers, which no optimiser sees. */
 static rv_status norm_check(rv_net *net, rv_layer *layer) {
     rv_status status = RV_OK;
     const rv_norm_options *options = layer->desc->options;
@@ -45,6 +47,7 @@ static rv_status norm_check(rv_net *net, rv_layer *layer) {
     rv_layer_tensor(net, layer, RUNNING_MEAN, &tensor);
     tensor.local = "running_var";
     rv_layer_tensor(net, layer, RUNNING_VAR, &tensor);
+    /* B needs the statistics F used; U needs them later still, when the tape may be gone. */
     layer->tape[TAPE_MEAN].time = layer->tape[TAPE_VAR].time = (size_t)c;
     layer->statistics = 2 * (size_t)c;
     layer->whole = by_sequence(layer);
@@ -58,6 +61,7 @@ static void norm_initial(const rv_net *net, const rv_layer *layer, int k, float 
         file[i] = k == WEIGHT || k == RUNNING_VAR ? 1.0f : 0.0f;
 }
 
+/* What the device needs, over this pass's version and tape. */
 static rv_norm norm_of(const rv_pass *pass, const rv_layer *layer) {
     const rv_norm_options *options = layer->desc->options;
     return (rv_norm){
@@ -87,6 +91,7 @@ static void keep_statistics(const rv_pass *pass, const rv_layer *layer, const rv
     }
 }
 
+/* Outside training the running statistics are used, and nothing is left for U. */
 static rv_status norm_forward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     rv_norm norm = norm_of(pass, layer);
@@ -99,6 +104,7 @@ out:
     return status;
 }
 
+/* Gradients of factor and constant are added here: B is the last to see the adjoint. */
 static rv_status norm_backward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     rv_norm norm = norm_of(pass, layer);
@@ -114,12 +120,13 @@ out:
 }
 
 /* The running variance takes the unbiased one, as PyTorch's. */
-static void norm_update(const rv_net *net, const rv_layer *layer, const float *statistics, int B,
-                        float *block) {
+static void norm_update(rv_version *version, const rv_layer *layer, const float *statistics,
+                        int B) {
+    const rv_net *net = version->net;
     const rv_norm_options *options = layer->desc->options;
     rv_plane plane = rv_shape_plane(layer->shape);
-    float *mean = block + net->tensors[layer->tensor[RUNNING_MEAN]].offset;
-    float *var = block + net->tensors[layer->tensor[RUNNING_VAR]].offset;
+    float *mean = rv_version_tensor(version, layer, RUNNING_MEAN);
+    float *var = rv_version_tensor(version, layer, RUNNING_VAR);
     float share = (float)options->momentum, rest = (float)(1 - options->momentum);
     bool sequence = by_sequence(layer);
     double count = (double)B * plane.h * plane.w;

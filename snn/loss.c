@@ -270,7 +270,8 @@ rv_status rv_loss_finish(rv_loss *loss, const rv_pass *pass, int batch_size, rv_
         gradient_row(loss, b, length, loss->weight[b],
                      loss->gradient + (size_t)b * (size_t)loss->ld);
     }
-    if (pass->training) out->loss += rv_tape_penalty(pass->tape, 0, pass->net->layer_count);
+    if (pass->training)
+        out->loss += rv_tape_penalty(pass->tape, pass->first, pass->last, pass->penalty);
     return RV_OK;
 }
 

@@ -236,6 +236,15 @@ static void common_slots(rv_layer *layer) {
     }
 }
 
+/* Where a layer adds up the adjoint of a held input over time. */
+static void place_edges(rv_net *net) {
+    for (int l = 0; l < net->layer_count; l++) {
+        rv_layer *layer = &net->layers[l];
+        for (int k = 0; k < layer->input_count && !layer->kind->view; k++)
+            layer->state[RV_SLOT_EDGES].sample += rv_layer_edge(net, layer, k);
+    }
+}
+
 /* Layers with running statistics share one row a step; each gets its place in it. */
 static void place_statistics(rv_net *net) {
     for (int l = 0; l < net->layer_count; l++) {
@@ -310,6 +319,7 @@ rv_status rv_net_create(const rv_net_desc *desc, rv_net **out) {
     choose_in_place(net);
     TRY(rv_net_lay_out(net));
     find_live(net);
+    place_edges(net);
     place_statistics(net);
     TRY(find_blocks(net));
     const rv_layer *last = &net->layers[net->layer_count - 1];
@@ -340,10 +350,10 @@ size_t rv_net_statistics(const rv_net *net) {
 /* Order matters: running means are not commutative, so U goes through micro-batches and steps
  * ascending in every schedule, and the statistics of all layers come in one block. */
 void rv_net_statistics_apply(const rv_net *net, int first, int last, const float *statistics, int B,
-                             float *block) {
+                             rv_version *version) {
     for (int l = first; l < last; l++) {
         const rv_layer *layer = &net->layers[l];
-        if (layer->kind->update) layer->kind->update(net, layer, statistics, B, block);
+        if (layer->kind->update) layer->kind->update(version, layer, statistics, B);
     }
 }
 

@@ -103,7 +103,7 @@ typedef struct run {
 } run;
 
 struct rv_optimizer {
-    const rv_net *net;
+    rv_range range;
     const optimizer_row *row;
     const optimizer_options *options;
     const rv_choice *schedule;
@@ -139,8 +139,8 @@ static const rv_group_desc *group_of(const rv_train_desc *desc, const rv_tensor 
 
 /* A limited tensor is updated without its padding, which the limit would lift above 0. */
 static run run_of(const rv_optimizer *o, const rv_tensor *tensor, const rv_group_desc *group) {
-    run r = {tensor->offset, tensor->count, o->options->lr, o->options->weight_decay,
-             tensor->limit};
+    run r = {rv_range_offset(&o->range, tensor), tensor->count, o->options->lr,
+             o->options->weight_decay, tensor->limit};
     if (tensor->limit != RV_LIMIT_NONE) r.count = rv_tensor_elements(tensor); /* padding stays 0 */
     if (group && !isnan(group->lr)) r.lr = group->lr;
     if (group && !isnan(group->weight_decay)) r.weight_decay = group->weight_decay;
@@ -156,18 +156,20 @@ static bool run_extends(const run *a, const run *b) {
 /* A pattern that matches nothing is a typing error that would silently train with other rates. */
 static rv_status make_runs(rv_optimizer *o, const rv_train_desc *desc) {
     rv_status status = RV_OK;
-    bool *used = NULL;
+    const rv_net *net = o->range.net;
+    bool *used = NULL, whole = o->range.first == 0 && o->range.last == net->layer_count;
     TRY(rv_alloc((size_t)desc->group_count, sizeof *used, "parameter groups", &used));
-    TRY(rv_alloc((size_t)o->net->tensor_count, sizeof *o->runs, "parameter groups", &o->runs));
-    for (int k = 0; k < o->net->tensor_count && o->net->tensors[k].trained; k++) {
-        const rv_tensor *tensor = &o->net->tensors[k];
+    TRY(rv_alloc((size_t)net->tensor_count, sizeof *o->runs, "parameter groups", &o->runs));
+    for (int k = 0; k < net->tensor_count && net->tensors[k].trained; k++) {
+        const rv_tensor *tensor = &net->tensors[k];
+        if (tensor->layer < o->range.first || tensor->layer >= o->range.last) continue;
         run next = run_of(o, tensor, group_of(desc, tensor, used));
         if (o->run_count > 0 && run_extends(&o->runs[o->run_count - 1], &next))
             o->runs[o->run_count - 1].count += next.count;
         else
             o->runs[o->run_count++] = next;
     }
-    for (int g = 0; g < desc->group_count; g++) {
+    for (int g = 0; g < desc->group_count && whole; g++) {
         if (!used[g])
             FAIL(RV_CONFIG,
                  "parameter group \"%s\" matches no trained tensor (or only tensors of "
@@ -180,13 +182,13 @@ out:
 }
 
 /* The horizon is checked here, before the first step could fail. */
-rv_status rv_optimizer_create(const rv_net *net, const rv_train_desc *desc, int64_t total_steps,
-                              rv_optimizer **out) {
+rv_status rv_optimizer_create_range(const rv_range *range, const rv_train_desc *desc,
+                                    int64_t total_steps, rv_optimizer **out) {
     rv_status status = RV_OK;
     rv_optimizer *o = NULL;
     *out = NULL;
     TRY(rv_alloc(1, sizeof *o, "optimiser", &o));
-    o->net = net;
+    o->range = *range;
     o->total = total_steps;
     o->plateau = (rv_plateau){1, INFINITY, 0};
     o->schedule = &desc->schedule;
@@ -200,12 +202,18 @@ rv_status rv_optimizer_create(const rv_net *net, const rv_train_desc *desc, int6
     TRY(make_runs(o, desc));
     o->slots = slot_count(o);
     for (int k = 0; k < o->slots; k++)
-        TRY(rv_alloc(net->n_trained, sizeof(float), "optimiser state", &o->slot[k]));
+        TRY(rv_alloc(range->n_trained, sizeof(float), "optimiser state", &o->slot[k]));
     *out = o;
     o = NULL;
 out:
     rv_optimizer_destroy(o);
     return status;
+}
+
+rv_status rv_optimizer_create(const rv_net *net, const rv_train_desc *desc, int64_t total_steps,
+                              rv_optimizer **out) {
+    const rv_range whole = rv_net_range(net, 0, net->layer_count);
+    return rv_optimizer_create_range(&whole, desc, total_steps, out);
 }
 
 void rv_optimizer_destroy(rv_optimizer *o) {

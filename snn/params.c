@@ -57,7 +57,7 @@ out:
 
 /* The optimiser, norms and all-reduce run over one stretch [0, n_trained); so frozen tensors
  * come after it, and buffers, which no gradient ever reaches, last. */
-static int tensor_class(const rv_tensor *tensor) { /* 0 trained, 1 frozen, 2 buffer */
+int rv_tensor_class(const rv_tensor *tensor) {
     return tensor->trained ? 0 : tensor->buffer ? 2 : 1;
 }
 
@@ -72,7 +72,7 @@ rv_status rv_net_lay_out(rv_net *net) {
     TRY(rv_alloc((size_t)net->tensor_count, sizeof *place, "tensors", &place));
     for (int class = 0; class < 3; class ++) {
         for (int k = 0; k < net->tensor_count; k++) {
-            if (tensor_class(&net->tensors[k]) != class) continue;
+            if (rv_tensor_class(&net->tensors[k]) != class) continue;
             place[k] = count;
             ordered[count] = net->tensors[k];
             TRY(tensor_place(&ordered[count++], &end));
@@ -124,16 +124,19 @@ void rv_tensor_import(const rv_tensor *tensor, const float *file, float *block) 
 /* ---- versions ---------------------------------------------------------------------------- */
 /* The block comes zeroed; derived forms are made by rv_version_derive, not before there are
  * weights. */
-rv_status rv_version_create(const rv_net *net, const rv_device *device, rv_version **out) {
+rv_status rv_version_create_range(const rv_range *range, const rv_device *device,
+                                  rv_version **out) {
     rv_status status = RV_OK;
     rv_version *version = NULL;
+    const rv_net *net = range->net;
     *out = NULL;
     TRY(rv_alloc(1, sizeof *version, "weight version", &version));
+    version->range = *range;
     version->net = net;
     version->device = device;
     TRY(rv_alloc((size_t)net->layer_count, sizeof *version->derived, "derived weights",
                  &version->derived));
-    TRY(device->ops->alloc(device->ctx, sizeof(float) * net->n_all, "parameters",
+    TRY(device->ops->alloc(device->ctx, sizeof(float) * range->n_all, "parameters",
                            (void **)&version->block));
     *out = version;
     version = NULL;
@@ -142,10 +145,15 @@ out:
     return status;
 }
 
+rv_status rv_version_create(const rv_net *net, const rv_device *device, rv_version **out) {
+    const rv_range whole = rv_net_range(net, 0, net->layer_count);
+    return rv_version_create_range(&whole, device, out);
+}
+
 /* Takes a version that was only half made. */
 void rv_version_destroy(rv_version *version) {
     if (!version) return;
-    for (int l = 0; version->derived && l < version->net->layer_count; l++) {
+    for (int l = version->range.first; version->derived && l < version->range.last; l++) {
         const rv_layer *layer = &version->net->layers[l];
         if (layer->kind->discard) layer->kind->discard(version, layer);
     }
@@ -162,7 +170,7 @@ float *rv_version_block(rv_version *version) {
 rv_status rv_version_derive(rv_version *version, int rows) {
     rv_status status = RV_OK;
     version->rows = rows;
-    for (int l = 0; l < version->net->layer_count; l++) {
+    for (int l = version->range.first; l < version->range.last; l++) {
         const rv_layer *layer = &version->net->layers[l];
         if (layer->kind->derive) TRY(layer->kind->derive(version, layer, rows));
     }
@@ -171,16 +179,17 @@ out:
 }
 
 /* Layers without that tensor (no bias, nothing learned) get NULL, as the ops expect it. */
-const float *rv_version_tensor(const rv_version *version, const rv_layer *layer, int k) {
+float *rv_version_tensor(const rv_version *version, const rv_layer *layer, int k) {
     int tensor = layer->tensor[k];
-    return tensor < 0 ? NULL : version->block + version->net->tensors[tensor].offset;
+    if (tensor < 0) return NULL;
+    return version->block + rv_range_offset(&version->range, &version->net->tensors[tensor]);
 }
 
 /* Frozen tensors have no gradient: kernels take NULL for "not wanted". */
 float *rv_pass_gradient(const rv_pass *pass, const rv_layer *layer, int k) {
     if (layer->tensor[k] < 0) return NULL;
     const rv_tensor *tensor = &pass->net->tensors[layer->tensor[k]];
-    return tensor->trained ? pass->gradient + tensor->offset : NULL;
+    return tensor->trained ? pass->gradient + rv_range_offset(&pass->version->range, tensor) : NULL;
 }
 
 /* A packed form belongs to one product form: the choice of forms may change it once. */

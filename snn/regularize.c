@@ -107,8 +107,8 @@ void rv_regularizer_forward(const rv_pass *pass, const rv_layer *layer) {
 }
 
 /* The double lies behind the slopes, moved by memcpy: slots are words. */
-double rv_tape_penalty(const rv_tape *tape, int first, int last) {
-    double total = 0, part;
+double rv_tape_penalty(const rv_tape *tape, int first, int last, double before) {
+    double total = before, part;
     for (int l = first; l < last; l++) {
         const float *slot = rv_tape_slot(tape, &tape->net->layers[l], RV_SLOT_PENALTY);
         if (!slot) continue;

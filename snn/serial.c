@@ -151,7 +151,7 @@ static rv_status forward(rv_serial *s, const rv_batch *batch, int row, int B, fl
         pass = pass_of(s, batch, row, B, c, statistics != NULL);
         pass.statistics = statistics;
         rv_signal *input = rv_tape_signal(pass.tape, -1);
-        *input = rv_tape_input(pass.tape, pass.t1 - pass.t0, B);
+        *input = rv_tape_memory(pass.tape, -1, pass.t1 - pass.t0, B);
         TRY(rv_encode(s->desc.encoder, s->device, NULL, batch, row, B, s->net->desc->seed, pass.t0,
                       pass.t1, &s->arena, input));
         TRY(rv_net_forward(&pass));
@@ -194,7 +194,7 @@ static void apply_statistics(rv_serial *s, const rv_batch *batch) {
         int B = rv_cut(m + 1, M, batch->B) - rv_cut(m, M, batch->B);
         if (B > 0)
             rv_net_statistics_apply(s->net, 0, s->net->layer_count, batch_statistics(s, m), B,
-                                    rv_version_block(s->version));
+                                    s->version);
     }
 }
 
@@ -270,6 +270,10 @@ rv_status rv_serial_eval(rv_serial *s, const rv_batch *batch, rv_step_result *ou
     }
 out:
     return status;
+}
+
+const float *rv_serial_last_gradient(const rv_serial *s) {
+    return s->gradient;
 }
 
 /* The pointer stays valid; the values until the next call. */

@@ -37,6 +37,7 @@ typedef struct rv_tensor {
 } rv_tensor;
 
 typedef struct rv_layer rv_layer; /* snn/layer.h */
+typedef struct rv_version rv_version;
 
 typedef struct rv_net {
     const rv_net_desc *desc;
@@ -73,7 +74,7 @@ void rv_net_describe(const rv_net *net, char *buffer, size_t size);
  * by them: micro-batches ascending, one call each, steps ascending within. */
 size_t rv_net_statistics(const rv_net *net); /* floats of one step; 0: none */
 void rv_net_statistics_apply(const rv_net *net, int first, int last, const float *statistics, int B,
-                             float *block);
+                             rv_version *version);
 /* RV_CONFIG where a layer trains on whole sequences only (statistics: sequence) and chunks > 1. */
 RV_CHECKED rv_status rv_net_check_chunks(const rv_net *net, int chunks);
 
@@ -82,14 +83,45 @@ size_t rv_tensor_elements(const rv_tensor *tensor);
 void rv_tensor_export(const rv_tensor *tensor, const float *block, float *file);
 void rv_tensor_import(const rv_tensor *tensor, const float *file, float *block);
 
+/* ---- layer ranges ----------------------------------------------------------------------- */
+/* Layers [first, last): what one stage runs. Its blocks hold its own tensors alone, trained, frozen
+ * and buffers, each in the order of the network. */
+typedef struct rv_range {
+    const rv_net *net;
+    int first, last;
+    size_t n_trained, n_all;  /* floats of its blocks */
+    size_t from[3], count[3]; /* where its trained, frozen, buffers lie in the network's block */
+    bool input;               /* it takes the network's input */
+} rv_range;
+rv_range rv_net_range(const rv_net *net, int first, int last);
+/* Between blocks of the network and of the range: [n_all], or of gradients and slots [n_trained].
+ */
+void rv_range_take(const rv_range *range, const float *whole, float *part, bool trained);
+void rv_range_give(const rv_range *range, const float *part, float *whole, bool trained);
+
+/* Outputs of layers before a cut that layers from it on take, in topological order; the network's
+ * input is not among them, since any range can encode it. Views are looked through. */
+typedef struct rv_crossed {
+    int layer, n, ld;
+    bool spikes, held;
+    bool live; /* its adjoint goes back */
+} rv_crossed;
+typedef struct rv_crossing {
+    int count;
+    rv_crossed *tensor; /* owned: rv_free */
+} rv_crossing;
+RV_CHECKED rv_status rv_net_crossing(const rv_net *net, int cut, rv_crossing *out);
+
 /* ---- parameters and versions ------------------------------------------------------------ */
 /* A parameter block is n_all floats; gradients and optimiser slots are n_trained floats. */
 RV_CHECKED rv_status rv_net_init(const rv_net *net, float *block); /* initial values from seed */
 
-/* A weight version: a block and what is derived from it (packed forms, per-unit arrays). */
-typedef struct rv_version rv_version;
+/* A weight version: a block and what is derived from it (packed forms, per-unit arrays); of the
+ * whole network or of a range. */
 RV_CHECKED rv_status rv_version_create(const rv_net *net, const rv_device *device,
                                        rv_version **out);
+RV_CHECKED rv_status rv_version_create_range(const rv_range *range, const rv_device *device,
+                                             rv_version **out);
 void rv_version_destroy(rv_version *version);
 float *rv_version_block(rv_version *version);
 /* Rebuild the derived forms after the block changed. rows: batch rows products will have. */
@@ -103,19 +135,28 @@ typedef struct rv_state rv_state;
 typedef struct rv_tape rv_tape;
 RV_CHECKED rv_status rv_state_create(const rv_net *net, const rv_device *device, int B,
                                      rv_state **out);
+RV_CHECKED rv_status rv_state_create_range(const rv_range *range, const rv_device *device, int B,
+                                           rv_state **out);
 void rv_state_destroy(rv_state *state);
+size_t rv_state_bytes(const rv_range *range, int B);
 RV_CHECKED rv_status rv_state_clear(rv_state *state, rv_queue *queue); /* at rest */
 RV_CHECKED rv_status rv_tape_create(const rv_net *net, const rv_device *device, int T, int B,
                                     rv_tape **out);
+/* `before`: what crosses the range's front, for which the tape has room. */
+RV_CHECKED rv_status rv_tape_create_range(const rv_range *range, const rv_crossing *before,
+                                          const rv_device *device, int T, int B, rv_tape **out);
 void rv_tape_destroy(rv_tape *tape);
-size_t rv_tape_bytes(const rv_net *net, int T, int B);
+size_t rv_tape_bytes(const rv_range *range, const rv_crossing *before, int T, int B);
+/* The tape's own memory for T steps of B samples of the encoded input (layer -1; none for a held
+ * one) or of a tensor that crosses the range's front. */
+rv_signal rv_tape_memory(const rv_tape *tape, int layer, int T, int B);
 /* The signal of a layer (-1: the network's input) on this tape; set by F or by a receiver. */
 rv_signal *rv_tape_signal(rv_tape *tape, int layer);
 rv_values rv_tape_membrane(const rv_tape *tape, int layer); /* h, valid between F and B */
 
-/* Penalties of the regularisers of layers [first, last), in network order: complete on the tape of
- * the last chunk after F in training. rv_loss_finish adds those of its own tape. */
-double rv_tape_penalty(const rv_tape *tape, int first, int last);
+/* `before` plus the penalties of the regularisers of layers [first, last), added in network order:
+ * complete on the tape of the last chunk after F in training. */
+double rv_tape_penalty(const rv_tape *tape, int first, int last, double before);
 
 /* One item: F, B or W of layers [first, last) over chunk `chunk` of one micro-batch. */
 typedef struct rv_pass {
@@ -124,24 +165,31 @@ typedef struct rv_pass {
     rv_queue *queue;
     rv_arena *arena;
     int first, last;
+    int layer; /* out: the one that ran last, for messages */
     const rv_version *version;
     rv_state *state;   /* F: in and out */
     rv_state *adjoint; /* B: in and out */
     rv_tape *tape;
-    float *gradient; /* [n_trained], added to */
+    float *gradient; /* [n_trained] of the version's range, added to */
     int B, t0, t1, chunk, chunks;
     const rv_batch *batch; /* rows [row, row + B) are this micro-batch */
     int row;
     bool training; /* dropout and batch statistics on */
     /* F in training, out: [net steps][rv_net_statistics] of the micro-batch; NULL: not wanted. */
     float *statistics;
-    /* B: adjoint of the last layer's outputs over the chunk, from the loss or the next stage;
-     * data NULL where absent. gv, gh: of the membrane after, before reset. May be held. */
+    double penalty; /* of the layers before `first` in this micro-batch, for rv_loss_finish */
+    /* B: adjoint of the last layer's outputs over the chunk, from the loss; data NULL where absent.
+     * gv, gh: of the membrane after, before reset. May be held. */
     rv_values gs, gv, gh;
-    /* B, out: adjoint of the input, caller memory, data NULL when not wanted: [T][B][ld]; of a held
-     * input one frame [B][ld] (T 1, stride_t 0), added to over the chunks and complete at chunk 0,
-     * where alone the range before takes it as gs. */
+    /* B, out: adjoint of the network's input, caller memory, data NULL when not wanted: [T][B][ld];
+     * of a held input one frame [B][ld] (T 1, stride_t 0), added to over the chunks and complete at
+     * chunk 0. */
     rv_values gx;
+    /* What crosses the range's ends; NULL: nothing. Of the live ones B takes the adjoints g_after
+     * and leaves g_before, one of each per tensor, caller memory that may be written to:
+     * [T][B][ld]; of held ones a frame, at chunk 0 only. */
+    const rv_crossing *before, *after;
+    rv_values *g_before, *g_after;
 } rv_pass;
 RV_CHECKED rv_status rv_net_forward(rv_pass *pass);
 RV_CHECKED rv_status rv_net_backward(rv_pass *pass);
@@ -192,6 +240,10 @@ const float *rv_loss_logits(const rv_loss *loss); /* [B][classes] after finish *
 typedef struct rv_optimizer rv_optimizer;
 RV_CHECKED rv_status rv_optimizer_create(const rv_net *net, const rv_train_desc *desc,
                                          int64_t total_steps, rv_optimizer **out);
+/* Of the trained tensors of a range: block, gradient and slots are the range's. Groups that match
+ * none of them are no error. */
+RV_CHECKED rv_status rv_optimizer_create_range(const rv_range *range, const rv_train_desc *desc,
+                                               int64_t total_steps, rv_optimizer **out);
 void rv_optimizer_destroy(rv_optimizer *optimizer);
 /* U: one pass over the trained tensors, gradients times `scale`; counts the step. */
 RV_CHECKED rv_status rv_optimizer_update(rv_optimizer *optimizer, const rv_device *device,
@@ -252,6 +304,7 @@ RV_CHECKED rv_status rv_serial_eval(rv_serial *serial, const rv_batch *batch, rv
 /* Gradient of one batch without an update, [n_trained] (tests). */
 RV_CHECKED rv_status rv_serial_gradient(rv_serial *serial, const rv_batch *batch,
                                         rv_step_result *out, const float **gradient);
+const float *rv_serial_last_gradient(const rv_serial *serial);          /* of the latest step */
 void rv_serial_observe(rv_serial *serial, const rv_observer *observer); /* borrowed; NULL: none */
 rv_version *rv_serial_version(rv_serial *serial);
 rv_optimizer *rv_serial_optimizer(rv_serial *serial);

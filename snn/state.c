@@ -27,24 +27,44 @@ static size_t place_slots(const rv_slot slots[RV_LAYER_SLOTS], int T, int B, siz
 }
 
 /* ---- state ------------------------------------------------------------------------------- */
+/* Layers outside the range have none. offset NULL: the size alone. */
+static size_t place_state(const rv_range *range, int B, size_t *offset) {
+    static const rv_slot none[RV_LAYER_SLOTS];
+    size_t at = 0;
+    for (int l = 0; l < range->net->layer_count; l++, offset += offset ? RV_LAYER_SLOTS : 0) {
+        bool in = l >= range->first && l < range->last;
+        at = place_slots(in ? range->net->layers[l].state : none, 0, B, at, offset);
+    }
+    return at;
+}
+
+size_t rv_state_bytes(const rv_range *range, int B) {
+    return 4 * place_state(range, B, NULL);
+}
+
 /* Made for B samples; a smaller micro-batch uses the front of every slot. */
-rv_status rv_state_create(const rv_net *net, const rv_device *device, int B, rv_state **out) {
+rv_status rv_state_create_range(const rv_range *range, const rv_device *device, int B,
+                                rv_state **out) {
     rv_status status = RV_OK;
     rv_state *state = NULL;
+    const rv_net *net = range->net;
     *out = NULL;
     TRY(rv_alloc(1, sizeof *state, "state", &state));
     state->net = net, state->device = device, state->B = B;
     TRY(rv_alloc((size_t)net->layer_count * RV_LAYER_SLOTS, sizeof *state->offset, "state",
                  &state->offset));
-    for (int l = 0; l < net->layer_count; l++)
-        state->size = place_slots(net->layers[l].state, 0, B, state->size,
-                                  state->offset + l * RV_LAYER_SLOTS);
+    state->size = place_state(range, B, state->offset);
     TRY(device->ops->alloc(device->ctx, 4 * state->size, "state", (void **)&state->block));
     *out = state;
     state = NULL;
 out:
     rv_state_destroy(state);
     return status;
+}
+
+rv_status rv_state_create(const rv_net *net, const rv_device *device, int B, rv_state **out) {
+    const rv_range whole = rv_net_range(net, 0, net->layer_count);
+    return rv_state_create_range(&whole, device, B, out);
 }
 
 void rv_state_destroy(rv_state *state) {
@@ -66,51 +86,81 @@ float *rv_state_slot(const rv_state *state, const rv_layer *layer, int k) {
 }
 
 /* ---- tape -------------------------------------------------------------------------------- */
-/* The encoded input has slot OUT of an entry past the layers. */
-static void input_slots(const rv_net *net, rv_slot slots[RV_LAYER_SLOTS]) {
-    int n = rv_shape_units(net->desc->input);
+/* A row of what is kept as slot OUT: at every step, or once. */
+static rv_slot row_slot(int n, bool spikes, bool held) {
+    size_t row = spikes ? (size_t)rv_words(n) : (size_t)rv_round_up(n, RV_LANES);
+    return held ? (rv_slot){.sample = row} : (rv_slot){.step = row};
+}
+
+/* Slots a layer has on the tape of a range that it does not belong to: room for what crosses the
+ * front; h of a neuron behind the end, where the map before it writes its current. */
+static void outside_slots(const rv_range *range, const rv_crossing *before, int l,
+                          rv_slot slots[RV_LAYER_SLOTS]) {
+    const rv_layer *layer = &range->net->layers[l];
     memset(slots, 0, sizeof(rv_slot) * RV_LAYER_SLOTS);
-    if (net->desc->input_held) return;
-    slots[RV_SLOT_OUT].step =
-        net->desc->input_spikes ? (size_t)rv_words(n) : (size_t)rv_round_up(n, RV_LANES);
+    for (int k = 0; before && k < before->count; k++)
+        if (before->tensor[k].layer == l)
+            slots[RV_SLOT_OUT] = row_slot(layer->n, layer->spikes, layer->held);
+    if (l >= range->last && layer->in_place && layer->input[0] >= range->first &&
+        layer->input[0] < range->last)
+        slots[RV_SLOT_H] = layer->tape[RV_SLOT_H];
+}
+
+/* The encoded input has slot OUT of an entry past the layers; a held one is the batch's own. */
+static void input_slots(const rv_range *range, rv_slot slots[RV_LAYER_SLOTS]) {
+    const rv_net_desc *desc = range->net->desc;
+    memset(slots, 0, sizeof(rv_slot) * RV_LAYER_SLOTS);
+    if (range->input && !desc->input_held)
+        slots[RV_SLOT_OUT] = row_slot(rv_shape_units(desc->input), desc->input_spikes, false);
 }
 
 /* The same walk gives offsets and, without them, the size: a plan can ask for bytes before
  * anything is made. */
-static size_t place_tape(const rv_net *net, int T, int B, size_t *offset) {
+static size_t place_tape(const rv_range *range, const rv_crossing *before, int T, int B,
+                         size_t *offset) {
     rv_slot slots[RV_LAYER_SLOTS];
     size_t at = 0;
-    for (int l = 0; l < net->layer_count; l++, offset += offset ? RV_LAYER_SLOTS : 0)
-        at = place_slots(net->layers[l].tape, T, B, at, offset);
-    input_slots(net, slots);
+    for (int l = 0; l < range->net->layer_count; l++, offset += offset ? RV_LAYER_SLOTS : 0) {
+        bool in = l >= range->first && l < range->last;
+        if (!in) outside_slots(range, before, l, slots);
+        at = place_slots(in ? range->net->layers[l].tape : slots, T, B, at, offset);
+    }
+    input_slots(range, slots);
     return place_slots(slots, T, B, at, offset);
 }
 
 /* What a planner counts per micro-batch and chunk in flight. */
-size_t rv_tape_bytes(const rv_net *net, int T, int B) {
-    return 4 * place_tape(net, T, B, NULL);
+size_t rv_tape_bytes(const rv_range *range, const rv_crossing *before, int T, int B) {
+    return 4 * place_tape(range, before, T, B, NULL);
 }
 
 /* All memory of a chunk in one block: F to W touch it in order, and freeing is one call. The
  * views (signal, adjoint) are set anew by every item, for the steps and samples it really has. */
-rv_status rv_tape_create(const rv_net *net, const rv_device *device, int T, int B, rv_tape **out) {
+rv_status rv_tape_create_range(const rv_range *range, const rv_crossing *before,
+                               const rv_device *device, int T, int B, rv_tape **out) {
     rv_status status = RV_OK;
     rv_tape *tape = NULL;
+    const rv_net *net = range->net;
     size_t layers = (size_t)net->layer_count;
     *out = NULL;
     TRY(rv_alloc(1, sizeof *tape, "tape", &tape));
-    tape->net = net, tape->device = device, tape->T = T, tape->B = B;
+    tape->range = *range, tape->net = net, tape->device = device, tape->T = T, tape->B = B;
     TRY(rv_alloc((layers + 1) * RV_LAYER_SLOTS, sizeof *tape->offset, "tape", &tape->offset));
     TRY(rv_alloc(layers + 1, sizeof *tape->signal, "tape", &tape->signal));
     TRY(rv_alloc(layers + 1, sizeof *tape->adjoint, "tape", &tape->adjoint));
     TRY(rv_alloc(2 * layers + 1, sizeof *tape->stack, "tape", &tape->stack));
-    tape->size = place_tape(net, T, B, tape->offset);
+    tape->size = place_tape(range, before, T, B, tape->offset);
     TRY(device->ops->alloc(device->ctx, 4 * tape->size, "tape", (void **)&tape->block));
     *out = tape;
     tape = NULL;
 out:
     rv_tape_destroy(tape);
     return status;
+}
+
+rv_status rv_tape_create(const rv_net *net, const rv_device *device, int T, int B, rv_tape **out) {
+    const rv_range whole = rv_net_range(net, 0, net->layer_count);
+    return rv_tape_create_range(&whole, NULL, device, T, B, out);
 }
 
 /* Signals are borrowed; only the block and the arrays are the tape's. */
@@ -134,20 +184,25 @@ float *rv_tape_slot(const rv_tape *tape, const rv_layer *layer, int k) {
     return tape_at(tape, layer->index, k);
 }
 
-/* A held input needs no copy: the batch outlives the item. What an encoder draws does not. */
-rv_signal rv_tape_input(const rv_tape *tape, int T, int B) {
+/* A held input needs no copy: the batch outlives the item. What an encoder draws does not, nor
+ * does a message. */
+rv_signal rv_tape_memory(const rv_tape *tape, int layer, int T, int B) {
     const rv_net_desc *desc = tape->net->desc;
-    int n = rv_shape_units(desc->input);
-    float *memory = tape_at(tape, tape->net->layer_count, RV_SLOT_OUT);
+    const rv_layer *l = layer < 0 ? NULL : &tape->net->layers[layer];
+    int n = l ? l->n : rv_shape_units(desc->input);
+    bool spikes = l ? l->spikes : desc->input_spikes, held = l ? l->held : desc->input_held;
+    float *memory = tape_at(tape, l ? layer : tape->net->layer_count, RV_SLOT_OUT);
     rv_signal signal = {{0}, {0}};
-    if (desc->input_spikes)
+    if (!memory) return signal;
+    if (spikes)
         signal.spikes = rv_spikes_of((uint32_t *)(void *)memory, T, B, n);
-    else if (memory)
+    else
         signal.values = rv_values_of(memory, T, B, n);
+    if (held) signal.values.stride_t = 0;
     return signal;
 }
 
-/* A receiver sets the signal of the layer before its range to the slot of the link. */
+/* A receiver sets the signal of a tensor that crosses the front. */
 rv_signal *rv_tape_signal(rv_tape *tape, int layer) {
     return &tape->signal[layer + 1];
 }

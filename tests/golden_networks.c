@@ -286,7 +286,7 @@ static bool forward(golden_case *c, plan *p, rv_loss *loss) {
     check_layers(c, g);
     golden_close(c, "loss", golden_get(c, "loss"), &value, 1, GOLDEN_MEMBRANE, 1);
     if (golden_has(c, "penalty")) {
-        value = (float)rv_tape_penalty(g->tape, 0, pass->last);
+        value = (float)rv_tape_penalty(g->tape, 0, pass->last, 0);
         golden_close(c, "penalty", golden_get(c, "penalty"), &value, 1, GOLDEN_MEMBRANE, 0);
     }
     return !c->failed;
@@ -309,7 +309,7 @@ static bool backward(golden_case *c, plan *p, rv_loss *loss) {
 static bool running(golden_case *c, plan *p, rv_loss *loss) {
     golden_net *g = &p->g;
     float *block = rv_version_block(g->version);
-    rv_net_statistics_apply(g->net, 0, g->pass.last, g->pass.statistics, g->pass.B, block);
+    rv_net_statistics_apply(g->net, 0, g->pass.last, g->pass.statistics, g->pass.B, g->version);
     g->pass.training = false;
     return same_block(c, g, "after_first_forward", block, GOLDEN_MEMBRANE, 1) &&
            golden_ok(c, rv_version_derive(g->version, g->pass.B)) && forward(c, p, loss);

@@ -55,7 +55,10 @@ static void run_cut(small *s, int cut, float *gradient, double *loss_value) {
     rv_loss *loss = NULL;
     rv_loss_result result;
     rv_arena arena = {0};
+    rv_crossing crossing;
     rv_pass pass;
+    OK(rv_net_crossing(s->net, cut, &crossing));
+    assert_int_equal(crossing.count, 1);
     range_open(&part[0], s, 0, cut);
     range_open(&part[1], s, cut, s->net->layer_count);
     OK(rv_loss_create(&s->loss, s->net, BATCH, &loss));
@@ -90,13 +93,13 @@ static void run_cut(small *s, int cut, float *gradient, double *loss_value) {
     for (int c = CHUNKS - 1; c >= 0; c--) {
         rv_pass back = pass_of(s, &part[1], c, gradient, &arena);
         if (!one_frame) gx.T = back.t1 - back.t0;
-        back.gx = gx;
+        back.before = &crossing, back.g_before = &gx;
         OK(rv_loss_adjoint(loss, &back));
         OK(rv_net_backward(&back));
         OK(rv_net_weight(&back));
         rv_arena_reset(&arena);
         back = pass_of(s, &part[0], c, gradient, &arena);
-        if (!one_frame || c == 0) back.gs = gx;
+        back.after = &crossing, back.g_after = &gx;
         OK(rv_net_backward(&back));
         OK(rv_net_weight(&back));
         rv_arena_reset(&arena);
@@ -105,6 +108,7 @@ static void run_cut(small *s, int cut, float *gradient, double *loss_value) {
     rv_arena_finish(&arena);
     range_close(&part[0]);
     range_close(&part[1]);
+    rv_free(crossing.tensor);
 }
 
 /* Three maps; a skip would not cross a cut here. */
