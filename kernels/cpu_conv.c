@@ -13,6 +13,8 @@ static size_t filter_floats(const rv_conv *conv) { /* weights of one output chan
     return (size_t)(conv->in.c / conv->groups) *
            (size_t)(conv->window.kernel[0] * conv->window.kernel[1]);
 }
+/* The arena belongs to the thread that called the op, so workers get their scratch before they
+ * start. */
 rv_status rv_cpu_conv_scratch(rv_ctx *ctx, rv_conv_job *job, size_t floats, rv_arena *arena) {
     job->scratch_floats = (floats + RV_LANES - 1) / RV_LANES * RV_LANES;
     return rv_arena_get(arena, (size_t)rv_cpu_threads(ctx), job->scratch_floats * sizeof(float),
@@ -26,6 +28,9 @@ typedef struct tap {
     int dy, dx;                  /* input row = output row * stride + dy */
 } tap;
 
+/* Outputs [first, last) of one axis whose tap, `shift` away from the window's first input, lies
+ * inside: what is left out would read padding, which is zero. Knowing it beforehand keeps tests out
+ * of the inner loops, so they vectorise over output columns. */
 static void axis_span(int shift, int stride, int in, int out, int *first, int *last) {
     *first = shift < 0 ? (-shift + stride - 1) / stride : 0;
     *last = in - shift > 0 ? (in - shift - 1) / stride + 1 : 0;
@@ -43,11 +48,13 @@ static tap tap_of(const rv_conv *conv, int o, size_t weight) {
     axis_span(t.dx, w->stride[1], conv->in.w, conv->out.w, &t.x0, &t.x1);
     return t;
 }
+/* The input row a tap reads for output row oy. */
 static const float *tap_row(const rv_conv *conv, const float *image, const tap *t, int oy) {
     int iy = oy * conv->window.stride[0] + t->dy;
     return image + ((size_t)t->channel * (size_t)conv->in.h + (size_t)iy) * (size_t)conv->in.w;
 }
 
+/* One image: every output starts from the bias and adds its weights in the order of the file. */
 static void forward_row(void *argument, int row, int worker) {
     const rv_conv_job *job = argument;
     const rv_conv *conv = job->conv;
@@ -72,6 +79,8 @@ static void forward_row(void *argument, int row, int worker) {
     row_pad(job->y, y);
 }
 
+/* Adjoint of one image, gathered apart and added once: what an earlier consumer left there must
+ * not change the order of the sums within this one. */
 static void backward_row(void *argument, int row, int worker) {
     const rv_conv_job *job = argument;
     const rv_conv *conv = job->conv;
@@ -176,6 +185,7 @@ static void packed_destroy(rv_conv_packed *packed) {
     rv_free(packed);
 }
 
+/* Packed for events and given events: analog input of the same layer has no event form. */
 static bool by_events(const rv_conv *conv, const rv_signal *x) {
     const rv_conv_packed *packed = conv->packed;
     return packed && packed->event && x->spikes.bits && conv->form == RV_FORM_EVENT;
@@ -192,6 +202,7 @@ static const dense_form panel_form = {rv_cpu_conv_panel_forward, rv_cpu_conv_pan
                                       rv_cpu_conv_panel_weight};
 #endif
 
+/* oneDNN where the weights were packed for it; tests run the loops by packing nothing. */
 static const dense_form *dense_form_of(const rv_conv *conv) {
 #ifdef RV_DNNL
     const rv_conv_packed *packed = conv->packed;
@@ -207,6 +218,7 @@ rv_status RV_CPU(conv_pack)(rv_ctx *ctx, rv_queue *queue, const rv_conv *conv, i
     rv_status status = RV_OK;
     rv_conv_packed *p = *packed;
     (void)queue;
+    /* Kept in *packed at once, so that whatever fails below is freed with the version. */
     if (!p) {
         TRY(rv_alloc(1, sizeof *p, "packed convolution", &p));
         *packed = p;

@@ -37,6 +37,7 @@ void rv_cpu_conv_event_pack(const rv_conv *conv, const float *plain, float *rows
                 rows[row_place(&s, o, i, k)] = *plain++;
 }
 
+/* The way back: an exact copy, so a gradient may be carried into rows and out again. */
 static void event_unpack(const rv_conv *conv, const float *rows, float *plain) {
     shape s = shape_of(conv);
     for (int o = 0; o < conv->out.c; o++)
@@ -61,6 +62,7 @@ static void transpose(const float *from, int rows, int columns, size_t ld_from, 
 }
 
 /* First entry of an ascending list that is at least `least`. */
+/* Lists are ascending and units run channel by channel, so a group or channel is one stretch. */
 static size_t lower_bound(const uint32_t *list, size_t count, size_t least) {
     size_t low = 0;
     while (low < count) {
@@ -92,6 +94,7 @@ typedef struct bench {
     uint32_t *index;   /* rows under one window */
     float *sums;       /* [out_area][ld] */
 } bench;
+/* Bytes of a bench at `base`, which `out` is pointed into; NULL: only count them. */
 static size_t bench_layout(const shape *s, char *base, bench *out) {
     size_t counts[4] = {(size_t)s->in_area + 1, (size_t)s->in_area * (size_t)s->group_in,
                         (size_t)s->taps * (size_t)s->group_in, (size_t)s->out_area * (size_t)s->ld};
@@ -145,6 +148,8 @@ static size_t window_rows(const forward_job *job, const bench *from, int oy, int
     return count;
 }
 
+/* One image. Spikes are sorted by place first: then a window is a walk over its few places, and
+ * its sum stays in registers however many channels there are. */
 static void forward_row(void *argument, int r, int worker) {
     const forward_job *job = argument;
     const shape *s = &job->s;
@@ -167,6 +172,7 @@ static void forward_row(void *argument, int r, int worker) {
                 event_sum(s->ld - col < EVENT_TILE ? s->ld - col : EVENT_TILE, rows + col,
                           (size_t)s->ld, b.index, count, bias ? bias + col : NULL, sums + col);
         }
+        /* Sums lie with the channels of a place together; units want the places of a channel. */
         transpose(b.sums, s->out_area, s->group_out, (size_t)s->ld,
                   y + (size_t)g * (size_t)(s->group_out * s->out_area), (size_t)s->out_area);
     }
@@ -183,6 +189,7 @@ rv_status rv_cpu_conv_event_forward(rv_ctx *ctx, const rv_conv *conv, rv_spikes 
     job.scratch_bytes = bench_layout(&job.s, NULL, NULL);
     TRY(rv_cpu_lists(ctx, x, frames, arena, &job.lists));
     TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx), job.scratch_bytes, &job.scratch));
+    /* Padded like the rows, for sums start from whole vectors of it. */
     if (conv->bias) {
         size_t floats = (size_t)conv->groups * (size_t)job.s.ld;
         TRY(rv_arena_get(arena, floats, sizeof(float), &job.bias));
@@ -210,6 +217,7 @@ typedef struct weight_job {
     size_t scratch_words;
 } weight_job;
 
+/* Which output of one axis an input reaches through each tap, or -1: strides skip some. */
 static void fill_map(const rv_window *w, int axis, int in, int out, int factor, int *map) {
     for (int k = 0; k < w->kernel[axis]; k++)
         for (int i = 0; i < in; i++) {
@@ -219,6 +227,7 @@ static void fill_map(const rv_window *w, int axis, int in, int out, int factor, 
         }
 }
 
+/* Adjoint of one sample with the channels of a place together, so that a spike adds one row. */
 static void turn_row(void *argument, int b, int worker) {
     const weight_job *job = argument;
     const shape *s = &job->s;
@@ -299,6 +308,8 @@ rv_status rv_cpu_conv_event_weight(rv_ctx *ctx, const rv_conv *conv, rv_spikes x
     fill_map(&conv->window, 0, conv->in.h, conv->out.h, conv->out.w, job.row_map);
     fill_map(&conv->window, 1, conv->in.w, conv->out.w, 1, job.column_map);
     rv_cpu_conv_event_pack(conv, gw, job.rows);
+    /* A barrier after each step keeps the order of sums; within it no two items share a gradient.
+     */
     for (job.t = frames - 1; job.t >= 0; job.t--) {
         rv_cpu_run(ctx, g.B, turn_row, &job);
         rv_cpu_run(ctx, (conv->in.c + CHANNELS - 1) / CHANNELS, channels_weight, &job);

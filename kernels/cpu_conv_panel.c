@@ -20,6 +20,7 @@ typedef struct panel_job {
     rv_status *result; /* per worker */
 } panel_job;
 
+/* Floats of a gradient one worker adds at a time: a few times the first cache's lines. */
 enum { WEIGHT_BLOCK = 4096 };
 
 static size_t panel_floats(rv_plane plane, int B) { /* whole words of bits may pass the end */
@@ -53,6 +54,7 @@ static void panel_forward(void *argument, int t, int worker) {
         row_pad(base->y, values_row(base->y, t, b));
 }
 
+/* oneDNN overwrites its result; to add, the panel is made apart first. */
 static void panel_backward(void *argument, int t, int worker) {
     const panel_job *job = argument;
     const rv_conv_job *base = &job->base;
@@ -67,6 +69,7 @@ static void panel_backward(void *argument, int t, int worker) {
     }
 }
 
+/* Step newest - k of the round into its own panel: which worker takes it cannot matter. */
 static void panel_weight(void *argument, int k, int worker) {
     const panel_job *job = argument;
     const rv_conv_job *base = &job->base;
@@ -78,6 +81,7 @@ static void panel_weight(void *argument, int k, int worker) {
               values_row(base->y, t, 0), scratch);
 }
 
+/* Onto the total, newest step first; blocks of weights are independent of each other. */
 static void panel_add(void *argument, int block, int worker) {
     const panel_job *job = argument;
     size_t first = (size_t)block * WEIGHT_BLOCK, last = first + WEIGHT_BLOCK;
@@ -116,6 +120,7 @@ out:
     return status;
 }
 
+/* A worker cannot fail the op itself: its status waits here, and so does its thread's message. */
 static rv_status panel_finish(rv_ctx *ctx, const panel_job *job) {
     for (int w = 0; w < rv_cpu_threads(ctx); w++)
         if (job->result[w] != RV_OK)
@@ -123,6 +128,7 @@ static rv_status panel_finish(rv_ctx *ctx, const panel_job *job) {
     return RV_OK;
 }
 
+/* Rows of bits are unpacked to our own distance, values keep theirs. */
 rv_status rv_cpu_conv_panel_forward(rv_ctx *ctx, rv_conv_job *base, rv_arena *arena) {
     rv_status status = RV_OK;
     panel_job job = {.base = *base};
@@ -163,6 +169,7 @@ out:
     return status;
 }
 
+/* Rebuilt in place unless other rows want another order. */
 rv_status rv_cpu_conv_panel_pack(rv_ctx *ctx, const rv_conv *conv, int B, rv_conv_packed *packed) {
     rv_status status = RV_OK;
     const rv_conv_plan *plan;

@@ -37,6 +37,7 @@ static taps taps_of(const rv_delay *delay, int c) {
     return (taps){(int)whole, 1.0f - (d - whole), d - whole};
 }
 
+/* Entry of the ring: age 0 is the step before the chunk. */
 static size_t ring_at(const delay_job *job, int age, int b) {
     return ((size_t)age * (size_t)job->y.B + (size_t)b) * (size_t)job->ld;
 }
@@ -84,6 +85,7 @@ static void forward_row(void *argument, int row, int worker) {
         taps tap = taps_of(job->delay, c);
         size_t first = (size_t)c * (size_t)n;
         const float *x = past(job, t, t - tap.k, b, first, n, near_row);
+        /* A whole delay copies bits exactly, whatever the older value is. */
         if (tap.far == 0.0f) {
             memcpy(y + first, x, (size_t)n * sizeof *y);
             continue;
@@ -100,6 +102,7 @@ static void forward_row(void *argument, int row, int worker) {
 static void ring_row(void *argument, int b, int worker) {
     const delay_job *job = argument;
     float *scratch = job->scratch + (size_t)worker * job->scratch_floats;
+    /* Oldest first: an entry is read for an older one before it is written. */
     for (int age = job->delay->max; age >= 0; age--) {
         float *entry = job->delay->ring + ring_at(job, age, b);
         int s = job->T - 1 - age;
@@ -113,6 +116,7 @@ static void ring_row(void *argument, int b, int worker) {
     }
 }
 
+/* A worker needs the two inputs a tap reads, or a whole row for the ring and the adjoints. */
 static rv_status delay_scratch(rv_ctx *ctx, delay_job *job, rv_arena *arena) {
     rv_status status = RV_OK;
     job->n = signal_units(job->x);
@@ -239,6 +243,7 @@ rv_status RV_CPU(delay_backward)(rv_ctx *ctx, rv_queue *queue, const rv_delay *d
     else if (gx.data)
         rv_cpu_run(ctx, job.T * g.B, backward_row, &job);
     rv_cpu_run(ctx, (int)entries, ring_adjoint_row, &job);
+    /* Made apart: the adjoint at the chunk's end was still being read. */
     memcpy(delay->ring_adjoint, job.later, entries * (size_t)job.ld * sizeof(float));
 out:
     rv_arena_release(arena, mark);

@@ -72,6 +72,7 @@ static void row_sums(const float *x, int c, int n, double *sum) {
         sum[k] += row_sum(x + (size_t)k * (size_t)n, n);
 }
 
+/* First pass: sums of x of one step. */
 static void step_sum(void *argument, int t, int worker) {
     const norm_job *job = argument;
     int c = job->norm->plane.c, n = norm_pixels(job->norm);
@@ -84,6 +85,8 @@ static void step_sum(void *argument, int t, int worker) {
     }
 }
 
+/* Second pass: squared distances from the mean just found. One pass over sums of squares would
+ * cancel where the mean is large against the deviation. */
 static void step_square(void *argument, int t, int worker) {
     const norm_job *job = argument;
     int c = job->norm->plane.c, n = norm_pixels(job->norm);
@@ -145,6 +148,7 @@ static void step_apply(void *argument, int t, int worker) {
     }
 }
 
+/* Sums of every step side by side: workers take different steps. */
 static rv_status norm_scratch(norm_job *job, rv_arena *arena) {
     rv_status status = RV_OK;
     size_t sums = (size_t)job->frames * (size_t)job->norm->plane.c;
@@ -155,6 +159,7 @@ out:
     return status;
 }
 
+/* A held input has the statistics of its one frame at every step. */
 static norm_job norm_job_of(const rv_norm *norm, rv_values x) {
     norm_job job = {.norm = norm, .x = x, .frames = values_frames(x)};
     job.count = (double)x.B * (double)norm_pixels(norm) * (norm->sequence ? job.frames : 1);
@@ -260,6 +265,7 @@ rv_status RV_CPU(norm_backward)(rv_ctx *ctx, rv_queue *queue, const rv_norm *nor
     rv_cpu_run(ctx, job.frames, step_adjoint_sum, &job);
     norm_gradient(&job, job.second, g_gamma);
     norm_gradient(&job, job.first, g_beta);
+    /* After the parameters' gradients, which want each step's own sums. */
     if (norm->sequence) sum_steps(&job, job.first), sum_steps(&job, job.second);
     if (gx.data) rv_cpu_run(ctx, job.frames, step_adjoint_apply, &job);
 out:

@@ -1,4 +1,9 @@
-/* Pools over planes: average, sum and maximum, and their adjoints. */
+/*
+ * Pools over planes: average, sum and maximum, and their adjoints, as PyTorch's AvgPool2d (padding
+ * counts in the divisor) and MaxPool2d (padding is minus infinity, the first of equal values wins).
+ * An item is one image; nothing is shared between images, so threads and chunks cannot change
+ * bits. Rows of bits are unpacked, for a plane has few units and every one is read several times.
+ */
 #include "kernels/cpu.h"
 #include "kernels/cpu_rows.h"
 
@@ -6,9 +11,9 @@
 
 typedef struct pool_job {
     const rv_pool *pool;
-    const rv_signal *x;
-    rv_values y;  /* forward: out; backward: adjoint of it */
-    rv_values gx; /* backward */
+    const rv_signal *x; /* read by the maximum's adjoint only */
+    rv_values y;        /* forward: out; backward: adjoint of it */
+    rv_values gx;       /* backward */
     bool add;
     float *scratch; /* per worker: a row of x, and of the planes' best values and places */
     size_t scratch_floats;
@@ -23,6 +28,7 @@ static void tap_range(const rv_window *w, int kx, int width, int columns, int *f
     if (*first > *last) *first = *last;
 }
 
+/* One plane: taps ascending for every output, so a sum has one order whatever runs in parallel. */
 static void sum_plane(const rv_pool *p, const float *x, float *y) {
     const rv_window *w = &p->window;
     for (int i = 0; i < p->out.h * p->out.w; i++)
@@ -76,6 +82,7 @@ static void max_plane(const rv_pool *p, const float *x, float *y, int32_t *place
     }
 }
 
+/* Every output's share goes back to each input under its window; padding takes none. */
 static void sum_plane_adjoint(const rv_pool *p, const float *g, float *gx) {
     const rv_window *w = &p->window;
     float factor = p->kind == RV_POOL_AVG ? 1.0f / (float)(w->kernel[0] * w->kernel[1]) : 1.0f;
@@ -93,6 +100,8 @@ static void sum_plane_adjoint(const rv_pool *p, const float *g, float *gx) {
         }
 }
 
+/* One image. `place` is wanted only by the adjoint, but finding it costs a comparison the maximum
+ * needs anyway. */
 static void forward_row(void *argument, int row, int worker) {
     const pool_job *job = argument;
     const rv_pool *p = job->pool;
@@ -112,6 +121,8 @@ static void forward_row(void *argument, int row, int worker) {
     row_pad(job->y, y);
 }
 
+/* Adjoint of one image. The places of the maxima are found again from x: keeping them would cost
+ * as much tape as the output. */
 static void backward_row(void *argument, int row, int worker) {
     const pool_job *job = argument;
     const rv_pool *p = job->pool;
@@ -136,6 +147,7 @@ static void backward_row(void *argument, int row, int worker) {
     }
 }
 
+/* Room for a row of x as floats, and for the best values and places of one plane. */
 static rv_status pool_run(rv_ctx *ctx, pool_job *job, rv_arena *arena,
                           void (*row)(void *, int, int)) {
     rv_status status = RV_OK;

@@ -1,8 +1,15 @@
-/* Unit by unit: scale, copy (add, concat), dropout, stateless threshold; and their adjoints. */
+/*
+ * Unit by unit: scale, copy (add, concat), dropout, stateless threshold; and their adjoints. All
+ * are bound by memory: rows go to the workers as they lie, and loops over units are plain so that
+ * every level vectorises them. A product and the sum it goes into round apart (no fused
+ * instruction), so levels agree here. Gradients of per-unit parameters split units among the
+ * workers, never rows: each sum keeps its one order.
+ */
 #include "kernels/cpu.h"
 #include "kernels/cpu_rows.h"
 #include "kernels/surrogate.h"
 
+/* y (+)= factor * x over all rows. */
 typedef struct units_job {
     const rv_signal *x;
     const float *factor; /* [n]; dropout: [B][ld] */
@@ -12,6 +19,8 @@ typedef struct units_job {
     size_t scratch_floats;
 } units_job;
 
+/* y (+)= factor * x, or x alone; a mask of dropout is a factor per sample. The product and the sum
+ * round apart, as on every level. */
 static void factor_row(void *argument, int row, int worker) {
     const units_job *job = argument;
     int t = row / job->y.B, b = row % job->y.B, n = job->y.n;
@@ -31,6 +40,7 @@ static void factor_row(void *argument, int row, int worker) {
     if (!job->add) row_pad(job->y, y);
 }
 
+/* Bits are unpacked a row at a time; values need no scratch. */
 static rv_status factor_run(rv_ctx *ctx, units_job *job, rv_arena *arena) {
     rv_status status = RV_OK;
     job->scratch_floats = job->x->spikes.bits ? row_floats(job->x->spikes.n) : 0;
@@ -61,6 +71,7 @@ typedef struct weight_job {
     int n;
 } weight_job;
 
+/* Units are independent, so workers take blocks of them and each sum keeps its one order. */
 static void weight_block(void *argument, int block, int worker) {
     const weight_job *job = argument;
     int first = block * UNIT_BLOCK,
@@ -98,6 +109,8 @@ typedef struct copy_job {
     bool add;
 } copy_job;
 
+/* One row. Offsets of bits need not fall on words: whole words are unpacked, parts of them copied.
+ */
 static void copy_frame(const copy_job *job, int t_from, int t_to, int b, bool add) {
     float *y = values_row(job->y, t_to, b) + job->offset_y;
     if (!job->x->spikes.bits) {
@@ -122,6 +135,7 @@ static void copy_frame(const copy_job *job, int t_from, int t_to, int b, bool ad
         row_pad(job->y, values_row(job->y, t_to, b));
 }
 
+/* The same step on both sides; a held x serves every step by its stride. */
 static void copy_row(void *argument, int row, int worker) {
     const copy_job *job = argument;
     (void)worker;
@@ -141,6 +155,7 @@ rv_status RV_CPU(copy_units)(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, i
                              rv_values y, int offset_y, int count, bool add) {
     copy_job job = {x, y, offset_x, offset_y, count, add};
     (void)queue;
+    /* One frame to write: of a held view, or of a chunk of one step. */
     if (values_frames(y) == 1)
         rv_cpu_run(ctx, y.B, copy_held, &job);
     else
@@ -149,6 +164,7 @@ rv_status RV_CPU(copy_units)(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, i
 }
 
 /* ---- dropout ---------------------------------------------------------------------------- */
+/* One row of factors per sample, the same for all its steps and for its adjoint. */
 typedef struct mask_job {
     float *mask;
     int n;
@@ -159,6 +175,8 @@ typedef struct mask_job {
     const uint64_t *sample;
 } mask_job;
 
+/* The factor of every unit of a sample: 1/(1-p) where it stays, so the mean is kept. Four outputs
+ * of the generator serve four neighbours, and padding gets numbers nobody reads. */
 static void mask_row(void *argument, int b, int worker) {
     const mask_job *job = argument;
     int ld = rv_round_up(job->n, RV_LANES);
@@ -198,6 +216,7 @@ typedef struct threshold_job {
     float *g_theta;
 } threshold_job;
 
+/* Bits past the last unit stay 0: later ops count whole words. */
 static void threshold_row(void *argument, int row, int worker) {
     const threshold_job *job = argument;
     int t = row / job->s.B, b = row % job->s.B, n = job->s.n;
@@ -214,6 +233,7 @@ static void threshold_row(void *argument, int row, int worker) {
     }
 }
 
+/* A held input still gives bits of every step of s. */
 rv_status RV_CPU(threshold_forward)(rv_ctx *ctx, rv_queue *queue, rv_values x, const float *theta,
                                     bool strict, rv_spikes s) {
     threshold_job job = {.x = x, .s = s, .theta = theta, .strict = strict};
@@ -237,6 +257,8 @@ static void slope_row(const rv_surrogate *surrogate, const float *x, const float
     }
 }
 
+/* A block of units through all steps: the thresholds' sums are t descending, b ascending, and a
+ * held input's adjoint is a sum over time in the same order. */
 static void threshold_adjoint(void *argument, int block, int worker) {
     const threshold_job *job = argument;
     int first = block * UNIT_BLOCK, n = job->x.n - first;

@@ -1,3 +1,8 @@
+/*
+ * Convolution by oneDNN: see dnnl_conv.h. The C interface of 2.6: an operation description, from it
+ * a primitive description (the implementation), from that a primitive; orders of memory are asked
+ * back from the second. Everything is made once per shape; a run makes only small memory objects.
+ */
 #include "kernels/dnnl_conv.h"
 
 #ifdef RV_DNNL
@@ -14,6 +19,7 @@ typedef struct product {
     dnnl_memory_desc_t in, out, weights, scratch; /* what oneDNN chose */
 } product;
 
+/* Everything a primitive depends on. No padding between members: keys are compared as bytes. */
 typedef struct plan_key {
     rv_plane in, out;
     rv_window window;
@@ -28,6 +34,7 @@ struct rv_conv_plan {
     product products[3];
 };
 
+/* The engine and the stream hold no state of a call on the CPU: threads share them. */
 struct rv_conv_cache {
     pthread_mutex_t lock;
     bool lock_made;
@@ -36,6 +43,7 @@ struct rv_conv_cache {
     rv_conv_plan *plans;
 };
 
+/* oneDNN has no text for its codes; the call that failed says more. */
 static rv_status dnnl_check(dnnl_status_t result, const char *what) {
     if (result == dnnl_success) return RV_OK;
     rv_status status = result == dnnl_out_of_memory ? RV_MEMORY : RV_INTERNAL;
@@ -59,6 +67,7 @@ out:
     return status;
 }
 
+/* Takes a plan half made, too. */
 static void plan_destroy(rv_conv_plan *plan) {
     if (!plan) return;
     for (int p = 0; p < 3; p++) {
@@ -84,6 +93,7 @@ void rv_conv_cache_destroy(rv_conv_cache *cache) {
 }
 
 /* ---- plans ------------------------------------------------------------------------------ */
+/* A reorder; oneDNN finds the fastest way between two orders. */
 static rv_status make_move(dnnl_engine_t engine, const dnnl_memory_desc_t *from,
                            const dnnl_memory_desc_t *to, dnnl_primitive_t *out) {
     rv_status status = RV_OK;
@@ -103,6 +113,9 @@ static rv_status make_rows(dnnl_memory_desc_t *out, int B, rv_plane plane, int l
                       "description of images");
 }
 
+/* The primitive of one product. Images and weights have the order `any`: oneDNN picks blocked ones,
+ * which ran two to three times as fast here as plain channels, reorders included. The adjoints ask
+ * the forward description for a hint, so it comes first. */
 static rv_status describe(rv_conv_plan *plan, rv_conv_product kind, dnnl_primitive_attr_t attr) {
     rv_status status = RV_OK;
     const plan_key *k = &plan->key;
@@ -154,6 +167,7 @@ static rv_status make_product(rv_conv_plan *plan, rv_conv_product kind,
     q->weights = *dnnl_primitive_desc_query_md(
         q->desc, kind == RV_CONV_WEIGHT ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
     q->scratch = *dnnl_primitive_desc_query_md(q->desc, dnnl_query_scratchpad_md, 0);
+    /* An operand is moved into oneDNN's order, a result out of it. */
     if (backward) {
         TRY(make_move(engine, &q->in, &plan->rows_in, &q->move_in));
     } else {
@@ -170,6 +184,7 @@ out:
     return status;
 }
 
+/* All three products at once: a network that trains needs them, and a shape is planned once. */
 static rv_status plan_create(rv_conv_cache *cache, const plan_key *key, rv_conv_plan **out) {
     rv_status status = RV_OK;
     rv_conv_plan *plan = NULL;
@@ -180,6 +195,7 @@ static rv_status plan_create(rv_conv_cache *cache, const plan_key *key, rv_conv_
     TRY(make_rows(&plan->rows_in, key->B, key->in, key->ld_in));
     TRY(make_rows(&plan->rows_out, key->B, key->out, key->ld_out));
     const int *kernel = key->window.kernel, g = key->groups;
+    /* With groups the weights gain an axis; PyTorch's memory is the same either way. */
     const dnnl_dims_t grouped = {g, key->out.c / g, key->in.c / g, kernel[0], kernel[1]};
     const dnnl_dims_t single = {key->out.c, key->in.c, kernel[0], kernel[1]};
     if (g > 1) {
@@ -210,6 +226,7 @@ rv_status rv_conv_plan_get(rv_conv_cache *cache, const rv_conv *conv, int B, int
     key.in = conv->in, key.out = conv->out, key.window = conv->window;
     key.groups = conv->groups, key.B = B, key.ld_in = ld_in, key.ld_out = ld_out;
     key.bias = conv->bias != NULL;
+    /* Plans are never removed, so a pointer handed out stays good until the device closes. */
     pthread_mutex_lock(&cache->lock);
     rv_conv_plan *plan = cache->plans;
     while (plan && memcmp(&plan->key, &key, sizeof key))
@@ -226,6 +243,7 @@ out:
 }
 
 /* ---- use -------------------------------------------------------------------------------- */
+/* Floats of a description, to whole vectors so that neighbours in scratch stay aligned. */
 static size_t md_floats(const dnnl_memory_desc_t *md) {
     size_t floats = (dnnl_memory_desc_get_size(md) + sizeof(float) - 1) / sizeof(float);
     return (floats + RV_LANES - 1) / RV_LANES * RV_LANES;
@@ -237,6 +255,7 @@ size_t rv_conv_plan_scratch(const rv_conv_plan *plan, rv_conv_product kind) {
     const product *q = &plan->products[kind];
     return md_floats(&q->in) + md_floats(&q->out) + md_floats(&q->scratch);
 }
+/* Orders are equal when their descriptions are. */
 bool rv_conv_plan_fits(const rv_conv_plan *plan, const rv_conv_plan *from, rv_conv_product kind) {
     return dnnl_memory_desc_equal(&plan->products[kind].weights, &from->products[kind].weights);
 }
@@ -249,6 +268,7 @@ typedef struct operand {
 } operand;
 #define MAX_OPERANDS 5
 
+/* Memory objects are small and made per call: a plan serves many threads at once. */
 static rv_status execute(const rv_conv_plan *plan, dnnl_primitive_t primitive,
                          const operand *operands, int count) {
     rv_status status = RV_OK;
@@ -284,10 +304,12 @@ rv_status rv_conv_plan_unpack(const rv_conv_plan *plan, rv_conv_product kind, co
     return move(plan, q->unpack, &q->weights, packed, &plan->plain, plain);
 }
 
+/* Move the operands in, run, move the result out; weights come packed and go packed. */
 rv_status rv_conv_plan_run(const rv_conv_plan *plan, rv_conv_product kind, float *in,
                            float *weights, const float *bias, float *out, float *scratch) {
     rv_status status = RV_OK;
     const product *q = &plan->products[kind];
+    /* Scratch: the image on each side in oneDNN's order, then what the primitive asks for. */
     float *a = scratch, *c = a + md_floats(&q->in), *pad = c + md_floats(&q->out);
     static const int arguments[3][3] = {
         {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},

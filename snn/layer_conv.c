@@ -1,4 +1,8 @@
-/* Convolution in one and two dimensions: PyTorch's words, weights and shapes. */
+/*
+ * Convolution in one and two dimensions: PyTorch's words, weights and shapes. conv1d is conv2d over
+ * planes of one row; only its specs, its check and the rank of its weight differ. As every map it
+ * begins a block: a neuron that follows takes its output in place.
+ */
 #include <math.h>
 #include <stdio.h>
 
@@ -77,6 +81,7 @@ static rv_status conv_check(rv_net *net, rv_layer *layer, rv_plane in, rv_window
     TRY(rv_window_shape(net, layer, in, &window, options->out_channels, &plan->out));
     layer->shape = (rv_shape){3, {plan->out.c, plan->out.h, plan->out.w}};
     layer->held = rv_layer_in_held(net, layer, 0);
+    /* File order is memory order: [out][in/groups][kernel...], so nothing is transposed. */
     rv_tensor_desc weight = {"weight", rank, {plan->out.c, in.c / options->groups, 0, 0}, 0, 0, 0};
     for (int d = 2; d < rank; d++)
         weight.dim[d] = window.kernel[d - rank + 2];
@@ -89,6 +94,7 @@ out:
     return status;
 }
 
+/* Planes in, planes out: flat units have no neighbours, so they are refused here. */
 static rv_status conv2d_check(rv_net *net, rv_layer *layer) {
     const rv_conv_options *o = layer->desc->options;
     rv_shape shape = rv_layer_in_shape(net, layer, 0);
@@ -115,6 +121,7 @@ static rv_status conv1d_check(rv_net *net, rv_layer *layer) {
 }
 
 /* ---- F, B, W ----------------------------------------------------------------------------- */
+/* The plan with the weights of one version. */
 static rv_conv conv_of(const rv_version *version, const rv_layer *layer) {
     rv_conv conv = *(const rv_conv *)layer->plan;
     conv.form = layer->form;
@@ -124,6 +131,7 @@ static rv_conv conv_of(const rv_version *version, const rv_layer *layer) {
     return conv;
 }
 
+/* A held input is one frame: the op sees that from its stride and computes one. */
 static rv_status conv_forward(rv_pass *pass, const rv_layer *layer) {
     rv_conv conv = conv_of(pass->version, layer);
     return pass->device->ops->conv_forward(pass->device->ctx, pass->queue, &conv,
@@ -131,6 +139,7 @@ static rv_status conv_forward(rv_pass *pass, const rv_layer *layer) {
                                            rv_pass_output(pass, layer)->values, pass->arena);
 }
 
+/* The adjoint of the input; that of the weights waits for W, which may run later. */
 static rv_status conv_backward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     rv_conv conv = conv_of(pass->version, layer);
@@ -145,6 +154,7 @@ out:
     return status;
 }
 
+/* W: frozen tensors have no gradient, which the op takes as NULL. */
 static rv_status conv_weight(rv_pass *pass, const rv_layer *layer) {
     rv_conv conv = conv_of(pass->version, layer);
     return pass->device->ops->conv_weight(
@@ -154,12 +164,14 @@ static rv_status conv_weight(rv_pass *pass, const rv_layer *layer) {
 }
 
 /* ---- versions ---------------------------------------------------------------------------- */
+/* Frees what derive made. */
 static void conv_discard(rv_version *version, const rv_layer *layer) {
     struct rv_derived *derived = &version->derived[layer->index];
     if (derived->packed) version->device->ops->conv_unpack(version->device->ctx, derived->packed);
     derived->packed = NULL;
 }
 
+/* Packed forms belong to a product form: the choice of forms may change it once. */
 static rv_status conv_derive(rv_version *version, const rv_layer *layer, int rows) {
     struct rv_derived *derived = &version->derived[layer->index];
     if (derived->form != layer->form) conv_discard(version, layer);

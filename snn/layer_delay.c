@@ -29,6 +29,7 @@ typedef struct delay_plan {
     int max;
 } delay_plan;
 
+/* Delays of the description, the ring they need, and the tensor where they are learned. */
 static rv_status delay_check(rv_net *net, rv_layer *layer) {
     rv_status status = RV_OK;
     const rv_delay_options *options = layer->desc->options;
@@ -61,6 +62,7 @@ out:
     return status;
 }
 
+/* One number serves all channels. */
 static float delay_value(const delay_plan *plan, int channel) {
     return plan->given.data[plan->given.count == 1 ? 0 : channel];
 }
@@ -72,6 +74,7 @@ static void delay_initial(const rv_net *net, const rv_layer *layer, int k, float
         file[c] = delay_value(plan, c);
 }
 
+/* Fixed delays become an array once; learned ones are read where they are stored. */
 static rv_status delay_derive(rv_version *version, const rv_layer *layer, int rows) {
     rv_status status = RV_OK;
     const delay_plan *plan = layer->plan;
@@ -88,6 +91,7 @@ static void delay_discard(rv_version *version, const rv_layer *layer) {
     rv_free(version->derived[layer->index].params);
 }
 
+/* The ring is set by the caller: F works on the state, B on what F found. */
 static rv_delay delay_of(const rv_pass *pass, const rv_layer *layer) {
     const delay_plan *plan = layer->plan;
     const float *learned = rv_version_tensor(pass->version, layer, DELAY);
@@ -103,6 +107,7 @@ static rv_status delay_forward(rv_pass *pass, const rv_layer *layer) {
     size_t bytes = (size_t)(delay.max + 1) * (size_t)pass->B * (size_t)layer->ld * sizeof(float);
     delay.ring = rv_state_slot(pass->state, layer, STATE_RING);
     TRY(rv_pass_starts(pass, &delay.starts));
+    /* B needs the ring of the chunk's start, and the state moves on. */
     TRY(device->ops->copy(device->ctx, pass->queue, rv_tape_slot(pass->tape, layer, TAPE_RING),
                           false, delay.ring, false, bytes));
     TRY(device->ops->delay_forward(device->ctx, pass->queue, &delay, rv_pass_input(pass, layer, 0),
@@ -111,6 +116,7 @@ out:
     return status;
 }
 
+/* The adjoint twin's ring comes in as later chunks left it and goes out for earlier ones. */
 static rv_status delay_backward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     rv_delay delay = delay_of(pass, layer);

@@ -1,4 +1,7 @@
-/* Pools over planes: average (padding counts in the divisor), maximum, sum. */
+/*
+ * Pools over planes: average (padding counts in the divisor), maximum, sum. The three kinds differ
+ * in their plan alone, which is the device's rv_pool; there is nothing to train and no state.
+ */
 #include <math.h>
 
 #include "snn/layers.h"
@@ -13,6 +16,7 @@ const rv_spec rv_pool_specs[] = {
     {0},
 };
 
+/* Padding of more than half a window would let a maximum see padding alone. */
 static rv_status pool_check(rv_net *net, rv_layer *layer, rv_pool_kind kind) {
     rv_status status = RV_OK;
     const rv_pool_options *options = layer->desc->options;
@@ -20,6 +24,7 @@ static rv_status pool_check(rv_net *net, rv_layer *layer, rv_pool_kind kind) {
     rv_shape shape = rv_layer_in_shape(net, layer, 0);
     if (layer->input_count != 1) TRY(rv_layer_misfit(net, layer, 1, "takes one input"));
     if (shape.rank != 3) TRY(rv_layer_misfit(net, layer, 0, "needs [channels, height, width]"));
+    /* The window as the device wants it; stride 0 stands for the window itself. */
     plan->kind = kind;
     plan->in = rv_shape_plane(shape);
     for (int a = 0; a < 2; a++) {
@@ -50,12 +55,14 @@ static rv_status sum_check(rv_net *net, rv_layer *layer) {
     return pool_check(net, layer, RV_POOL_SUM);
 }
 
+/* Pooled spikes are values: a mean is no bit, and a sum may exceed one. */
 static rv_status pool_forward(rv_pass *pass, const rv_layer *layer) {
     return pass->device->ops->pool_forward(pass->device->ctx, pass->queue, layer->plan,
                                            rv_pass_input(pass, layer, 0),
                                            rv_pass_output(pass, layer)->values, pass->arena);
 }
 
+/* The maximum finds its places again in the input, which therefore stays on the tape. */
 static rv_status pool_backward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     rv_values g = rv_pass_adjoint(pass, layer), gx;

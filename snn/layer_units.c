@@ -1,4 +1,8 @@
-/* Layers without products: flatten, add, concat, dropout, scale, stateless threshold. */
+/*
+ * Layers without products: flatten, add, concat, dropout, scale, stateless threshold; and the
+ * helpers all layer files share. Of these only threshold gives bits, and only scale trains. A layer
+ * whose inputs are all held is held itself: one frame, computed once per micro-batch.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +35,7 @@ rv_plane rv_shape_plane(rv_shape shape) {
     return (rv_plane){shape.dim[0], 1, 1};
 }
 
+/* More inputs are refused by their second one, which the message can name. */
 rv_status rv_layer_same_shape(const rv_net *net, rv_layer *layer) {
     if (layer->input_count != 1) return rv_layer_misfit(net, layer, 1, "takes one input");
     layer->shape = rv_layer_in_shape(net, layer, 0);
@@ -38,6 +43,7 @@ rv_status rv_layer_same_shape(const rv_net *net, rv_layer *layer) {
     return RV_OK;
 }
 
+/* In 64 bits: a window of the largest size and dilation does not fit in an int. */
 rv_status rv_window_shape(const rv_net *net, const rv_layer *layer, rv_plane in,
                           const rv_window *window, int channels, rv_plane *out) {
     const int size[2] = {in.h, in.w};
@@ -83,6 +89,7 @@ rv_status rv_layer_spread(rv_version *version, const rv_layer *layer, const floa
 out:
     return status;
 }
+/* Frees what spread made. */
 static void spread_discard(rv_version *version, const rv_layer *layer) {
     rv_free(version->derived[layer->index].params);
 }
@@ -103,6 +110,7 @@ out:
 }
 
 /* ---- flatten ------------------------------------------------------------------------------ */
+/* Units already lie in this order, so the view shares memory and bits stay bits. */
 static rv_status flatten_check(rv_net *net, rv_layer *layer) {
     rv_status status = RV_OK;
     TRY(rv_layer_same_shape(net, layer));
@@ -122,11 +130,13 @@ static bool all_held(const rv_net *net, const rv_layer *layer) {
     return held;
 }
 
+/* One input is most often a list forgotten. */
 static rv_status check_two(const rv_net *net, const rv_layer *layer) {
     if (layer->input_count >= 2) return RV_OK;
     return rv_layer_misfit(net, layer, 0, "takes two inputs or more (from: [a, b])");
 }
 
+/* Shapes must be equal: nothing is broadcast, so a wrong edge is found here. */
 static rv_status add_check(rv_net *net, rv_layer *layer) {
     rv_status status = RV_OK;
     char needs[160], text[48];
@@ -143,6 +153,7 @@ out:
     return status;
 }
 
+/* Channels lie one after the other, so joining them is joining units. */
 static rv_status concat_check(rv_net *net, rv_layer *layer) {
     rv_status status = RV_OK;
     char needs[160], text[48];
@@ -172,6 +183,7 @@ static int join_offset(const rv_pass *pass, const rv_layer *layer, int k) {
     return offset;
 }
 
+/* Sums and copies are values even of bits: two spikes may meet. */
 static rv_status join_forward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     for (int k = 0; k < layer->input_count; k++) {
@@ -185,6 +197,7 @@ out:
     return status;
 }
 
+/* Every input gets the adjoint of its share; a held one the sum over time, which the copy makes. */
 static rv_status join_backward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     rv_signal g = {.values = rv_pass_adjoint(pass, layer)};
@@ -228,6 +241,7 @@ static rv_status dropout_op(rv_pass *pass, const rv_layer *layer, const rv_signa
                                 pass->net->desc->seed, layer->index, pass->batch->epoch,
                                 pass->batch->sample + pass->row, y, add, pass->arena);
 }
+/* The mask is drawn again in B from the same numbers rather than kept. */
 static rv_status dropout_forward(rv_pass *pass, const rv_layer *layer) {
     return dropout_op(pass, layer, rv_pass_input(pass, layer, 0),
                       rv_pass_output(pass, layer)->values, false);
@@ -245,6 +259,7 @@ const rv_layer_kind rv_kind_dropout = {
 enum { FACTOR };
 enum { STATE_GRAD = RV_SLOT_STATE }; /* of the adjoint: per-unit sums over the micro-batch */
 
+/* One factor, one a channel or one a unit: stored as given, spread to units per version. */
 static rv_status scale_check(rv_net *net, rv_layer *layer) {
     rv_status status = RV_OK;
     const rv_scale_options *options = layer->desc->options;
@@ -259,12 +274,14 @@ out:
     return status;
 }
 
+/* The description's numbers, as listed. */
 static void scale_initial(const rv_net *net, const rv_layer *layer, int k, float *file) {
     const rv_scale_options *options = layer->desc->options;
     (void)net, (void)k;
     memcpy(file, options->factor.data, (size_t)options->factor.count * sizeof *file);
 }
 
+/* The spread form follows the stored one at every version. */
 static rv_status scale_derive(rv_version *version, const rv_layer *layer, int rows) {
     const rv_scale_options *options = layer->desc->options;
     (void)rows;
@@ -325,6 +342,7 @@ const rv_layer_kind rv_kind_scale = {
 };
 
 /* ---- threshold ---------------------------------------------------------------------------- */
+/* Thresholds are fixed: a trained one would be a neuron without memory, which lif can be. */
 static rv_status threshold_check(rv_net *net, rv_layer *layer) {
     rv_status status = RV_OK;
     const rv_threshold_options *options = layer->desc->options;
@@ -338,6 +356,7 @@ out:
     return status;
 }
 
+/* Nothing stored, so the first version's array never changes. */
 static rv_status threshold_derive(rv_version *version, const rv_layer *layer, int rows) {
     const rv_threshold_options *options = layer->desc->options;
     (void)rows;
@@ -345,6 +364,7 @@ static rv_status threshold_derive(rv_version *version, const rv_layer *layer, in
     return rv_layer_spread(version, layer, NULL, &options->threshold);
 }
 
+/* A held input fires at every step alike, but bits are kept for each. */
 static rv_status threshold_forward(rv_pass *pass, const rv_layer *layer) {
     const rv_threshold_options *options = layer->desc->options;
     return pass->device->ops->threshold_forward(
@@ -353,6 +373,7 @@ static rv_status threshold_forward(rv_pass *pass, const rv_layer *layer) {
         rv_pass_output(pass, layer)->spikes);
 }
 
+/* The input is still on the tape: the surrogate is taken where the forward compared. */
 static rv_status threshold_backward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     rv_values g = rv_pass_adjoint(pass, layer), gx;

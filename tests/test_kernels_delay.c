@@ -16,9 +16,10 @@ static const uint32_t *const starts_of[] = {NULL, packed};
 
 /* Whether step t sees step s: nothing before the sequence, nor before its latest start. */
 static bool sees(const uint32_t *starts, int t, int s, int b) {
+    if (s < 0) return false;
     for (int k = s + 1; starts && k <= t; k++)
         if (starts[k] >> b & 1u) return false;
-    return s >= 0;
+    return true;
 }
 
 typedef struct outcome {
