@@ -149,18 +149,18 @@ static void panel_pack(const rv_product *p, int col, int cols, float *panel) {
         }
         return;
     }
-    /* Columns past the last are zero: c is written in whole vectors. */
-    int real = p->n - col < cols ? p->n - col : cols, quads = p->k / 4 * 4;
-    for (int j = 0; j < cols; j += 4) {
-        const float *from = p->b + (size_t)(col + j) * p->ldb;
-        int k = 0;
-        if (j + 4 <= real)
-            for (; k < quads; k += 4)
-                transpose4(from + k, p->ldb, panel + (size_t)k * TILE_COLS + j, TILE_COLS);
-        for (; k < p->k; k++)
-            for (int q = 0; q < 4; q++)
-                panel[(size_t)k * TILE_COLS + j + q] =
-                    j + q < real ? from[(size_t)q * p->ldb + (size_t)k] : 0.0f;
+    /* Columns past the last are zero: c is written in whole vectors. Four rows of the panel at a
+     * time, so that each of its lines is written once. */
+    int real = p->n - col < cols ? p->n - col : cols, whole = real / 4 * 4;
+    for (int k = 0; k < p->k; k += 4) {
+        const float *from = p->b + (size_t)col * p->ldb + (size_t)k;
+        float *to = panel + (size_t)k * TILE_COLS;
+        int now = p->k - k < 4 ? p->k - k : 4, j = 0;
+        for (; now == 4 && j < whole; j += 4)
+            transpose4(from + (size_t)j * p->ldb, p->ldb, to + j, TILE_COLS);
+        for (; j < cols; j++)
+            for (int q = 0; q < now; q++)
+                to[(size_t)q * TILE_COLS + j] = j < real ? from[(size_t)j * p->ldb + (size_t)q] : 0;
     }
 }
 
