@@ -214,7 +214,8 @@ static hid_t image_open(const char *bytes, size_t size) {
     hid_t file = H5I_INVALID_HID, access = H5Pcreate(H5P_FILE_ACCESS);
     if (access < 0) return file;
     if (H5Pset_fapl_core(access, CHUNK_MOST, 0) >= 0 &&
-        H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST) >= 0) {
+        H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST) >= 0 &&
+        H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0) { /* nothing outlives the file */
         if (!bytes)
             file = H5Fcreate("memory", H5F_ACC_TRUNC, H5P_DEFAULT, access);
         else if (H5Pset_file_image(access, (void *)bytes, size) >= 0) /* HDF5 copies it */
