@@ -132,6 +132,21 @@ RV_CHECKED rv_status rv_commit_sweep(const char *folder);
  * it is believed to. */
 RV_CHECKED rv_status rv_commit_room(const char *folder, size_t bytes);
 
+/* One thread that writes while others compute: checkpoints, recordings, spilled tapes. */
+typedef struct rv_writer rv_writer;
+typedef struct rv_writer_job { /* called in the writer's thread */
+    rv_status (*run)(void *self);
+    void (*done)(void *self); /* at the end, also of a job that was dropped; may be NULL */
+    void *self;
+} rv_writer_job;
+RV_CHECKED rv_status rv_writer_create(int room, rv_writer **out); /* room: jobs at a time */
+void rv_writer_destroy(rv_writer *writer); /* blocks until what was submitted is done */
+/* Each gives the first failure of a job from then on, and later jobs are dropped. submit blocks
+ * while the queue is full, wait until it is empty, check never; its `idle` may be NULL. */
+RV_CHECKED rv_status rv_writer_submit(rv_writer *writer, const rv_writer_job *job);
+RV_CHECKED rv_status rv_writer_check(rv_writer *writer, bool *idle);
+RV_CHECKED rv_status rv_writer_wait(rv_writer *writer);
+
 /* One run in a folder at a time. */
 typedef struct rv_owner { /* who holds it; host empty: not known */
     char host[256], boot[64], started[32];
@@ -149,6 +164,10 @@ typedef struct rv_progress { /* where training stands, saved and restored */
     int64_t step, epoch, batch_in_epoch;
     double best_validation;
     int64_t best_epoch;
+    double best_test, last_test; /* test accuracy of the best and of the last epoch */
+    double epoch_loss;           /* sums over the samples of the epoch so far */
+    int64_t epoch_correct, epoch_samples;
+    int64_t metrics; /* bytes of metrics.jsonl */
 } rv_progress;
 /* A model or checkpoint file. optimizer may be NULL. previous: keep the old file under that name.
  */
@@ -159,17 +178,37 @@ typedef struct rv_model_save {
     const rv_progress *progress;
     const char *config_text;
     const char *isa;
+    const char *resume_digest; /* rv_config_digest, or NULL */
 } rv_model_save;
 RV_CHECKED rv_status rv_model_write(const char *path, const char *previous,
                                     const rv_model_save *model);
+/* A copy of it, so that training goes on while another thread writes. create makes room for models
+ * like this one (same network and optimiser) and copies its texts; take copies the rest and cannot
+ * fail. optimizer: with the state to go on from. */
+typedef struct rv_snapshot rv_snapshot;
+RV_CHECKED rv_status rv_snapshot_create(const rv_model_save *model, rv_snapshot **out);
+void rv_snapshot_destroy(rv_snapshot *snapshot);
+void rv_snapshot_take(rv_snapshot *snapshot, const rv_model_save *model);
+RV_CHECKED rv_status rv_snapshot_write(const rv_snapshot *snapshot, const char *path,
+                                       const char *previous, bool optimizer);
+size_t rv_snapshot_bytes(const rv_snapshot *snapshot, bool optimizer); /* at most, of the file */
 /* Opened model: its configuration text and tensors. RV_INPUT, RV_DATA (what and where). */
 typedef struct rv_model rv_model;
 RV_CHECKED rv_status rv_model_open(const char *path, rv_model **out);
 void rv_model_close(rv_model *model);
 const char *rv_model_config(const rv_model *model);
 int rv_model_version(const rv_model *model); /* of the file format */
+const char *rv_model_isa(const rv_model *model);
+const char *rv_model_resume_digest(const rv_model *model); /* empty: none */
+/* Does it hold what a run goes on from? Then also the horizon of its rate schedule. */
+bool rv_model_checkpoint(const rv_model *model, int64_t *total_steps);
 RV_CHECKED rv_status rv_model_load(const rv_model *model, const rv_net *net, float *block,
                                    rv_optimizer *optimizer, rv_progress *progress);
+/* Take the tensors of equal name and shape, tell `say` every other one of either. RV_CONFIG when
+ * there is none to take. */
+RV_CHECKED rv_status rv_model_import(const rv_model *model, const rv_net *net, float *block,
+                                     void (*say)(void *user, const char *name, const char *why),
+                                     void *user, int *taken);
 /* Read every byte and verify every checksum. */
 RV_CHECKED rv_status rv_model_check(const char *path);
 typedef struct rv_model_tensor {

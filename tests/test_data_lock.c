@@ -17,9 +17,12 @@ static double now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+/* Valid until the next one: path_to keeps only a few. */
 static const char *new_folder(const char *name) {
-    assert_int_equal(mkdir(path_to(name), 0700), 0);
-    return path_to(name);
+    static char folder[512];
+    snprintf(folder, sizeof folder, "%s", path_to(name));
+    assert_int_equal(mkdir(folder, 0700), 0);
+    return folder;
 }
 
 /* A child that tells what became of its try, then holds what it has until it is killed. */
