@@ -48,7 +48,7 @@ typedef struct rv_shared_source {
 /* 64-bit FNV-1a. */
 #define RV_HASH_START 0xCBF29CE484222325u
 static inline uint64_t rv_hash(uint64_t hash, const void *bytes, size_t size) {
-    const unsigned char *at = bytes;
+    const unsigned char *at = (const unsigned char *)bytes;
     for (size_t i = 0; i < size; i++)
         hash = (hash ^ at[i]) * 0x100000001B3u;
     return hash;
