@@ -148,6 +148,10 @@ static void file_that_does_not_fit_is_data(void **state) {
     refuse("bad.gz", "labels", RV_DATA, "more data than the header promises");
     put_file("bad", "", 0);
     refuse("bad", "labels", RV_DATA, "truncated at byte 0 in the header");
+    memcpy(bad, images, sizeof images);
+    bad[7] = 100; /* samples */
+    put_file("bad", bad, sizeof images);
+    refuse("bad", "labels", RV_DATA, "promises 600 bytes; a file of 46 bytes cannot hold more");
 }
 
 static void file_truncated_anywhere_is_data(void **state) {
@@ -225,15 +229,19 @@ static void header_lying_takes_no_memory(void **state) {
 /* Well packed zeros: the file could hold what the header says, but does not. */
 static void header_beyond_a_packed_payload_takes_little_memory(void **state) {
     (void)state;
-    size_t size = 8 << 20;
+    size_t size = 16 + (8 << 20);
     unsigned char *zeros = calloc(size, 1);
     uint32_t dim[] = {4, 2048, 2048};
     long before = resident();
     idx_header(zeros, 3, dim);
     dim[0] = 1;
     put_packed("zeros", zeros, 1 << 20); /* of 16 MiB promised */
-    free(zeros);
     refuse("zeros", "labels", RV_DATA, "bytes");
+    dim[1] = 4096; /* all of it there, but one sample is too large */
+    idx_header(zeros, 3, dim);
+    put_packed("zeros", zeros, size);
+    free(zeros);
+    refuse("zeros", "labels", RV_DATA, "a sample of 8388608 bytes; at most 4194304 are read");
     assert_true(resident() - before < GROWTH);
 }
 

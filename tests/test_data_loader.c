@@ -105,6 +105,12 @@ static void order_shuffled_is_a_permutation_by_seed_and_epoch(void **state) {
         near += i && a[i] == a[i - 1] + 1;
     }
     assert_true(fixed < 8 && near < 8); /* both expect 1 */
+    for (uint32_t epoch = 100; epoch < 150; epoch++) {
+        walk(one, epoch, 0, a);
+        for (int i = 0; i < N; i++)
+            fixed += a[i] == (uint64_t)i;
+    }
+    assert_true(fixed > 20 && fixed < 100); /* expect 51, deviation 7 */
     rv_loader_destroy(one), rv_loader_destroy(two), rv_loader_destroy(other);
 }
 
