@@ -126,6 +126,29 @@ int rv_host_threads(void) {
     return count;
 }
 
+_Static_assert(sizeof(rv_processors) == sizeof(cpu_set_t), "a mask of the system");
+
+rv_processors rv_host_pin(int first, int count) {
+    rv_processors before = {{0}};
+    cpu_set_t mine, own;
+    CPU_ZERO(&own);
+    if (sched_getaffinity(0, sizeof mine, &mine) != 0) return before;
+    memcpy(&before, &mine, sizeof before);
+    for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &mine)) continue;
+        if (seen >= first && seen < first + count) CPU_SET(cpu, &own);
+        seen++;
+    }
+    if (CPU_COUNT(&own) > 0) (void)sched_setaffinity(0, sizeof own, &own);
+    return before;
+}
+
+void rv_host_unpin(const rv_processors *before) {
+    cpu_set_t mine;
+    memcpy(&mine, before, sizeof mine);
+    if (CPU_COUNT(&mine) > 0) (void)sched_setaffinity(0, sizeof mine, &mine);
+}
+
 /* ---- memory ----------------------------------------------------------------------------- */
 
 /* A field of /proc/self/status in 10^6 bytes; 0 when it is not there. */

@@ -17,6 +17,14 @@ double rv_host_seconds(void); /* monotonic */
 /* Threads this process may use: processors of its affinity mask, at most the quota of its control
  * group rounded up; at least 1. */
 int rv_host_threads(void);
+/* Bind the calling thread to `count` of its processors, from number `first` on; threads it makes
+ * inherit that. Returns the processors it had, for rv_host_unpin. Where the system refuses, nothing
+ * changes: it is a matter of speed alone. */
+typedef struct rv_processors {
+    uint64_t mask[16];
+} rv_processors;
+rv_processors rv_host_pin(int first, int count);
+void rv_host_unpin(const rv_processors *before);
 /* The quota alone: `cgroup` is /proc/self/cgroup, `mount` /sys/fs/cgroup. 0: no limit. Versions 1
  * and 2; the tightest of the group and those above it. */
 double rv_host_quota(const char *cgroup, const char *mount);

@@ -192,6 +192,11 @@ RV_CHECKED rv_status rv_schedule_add_updates(rv_schedule *schedule, int group, b
  * group; backward the same, or u when `newest`. kept becomes the least that suffices. Needs U. */
 RV_CHECKED rv_status rv_schedule_pin(rv_schedule *schedule, const int *delay, bool newest);
 
+/* Lists that give the bits of one device: worker s runs stage s; F with micro-batches and chunks
+ * ascending, B and W with micro-batches ascending and chunks descending; one update at the end.
+ * RV_CONFIG names the first item out of order. */
+RV_CHECKED rv_status rv_schedule_check_canonical(const rv_schedule *schedule);
+
 /* Never-flushed 1f1b with one update per micro-batch: versions between what the forward of chunk c
  * at stage s sees live and the newest when its micro-batch updates. Chunk 0 gives the delay of a
  * pinned run: 1 + ceil((S-2-s-c)/C). */

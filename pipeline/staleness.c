@@ -77,6 +77,38 @@ out:
     return status;
 }
 
+/* ---- order ------------------------------------------------------------------------------ */
+
+/* Sums of gradients and messages follow the order of the lists. */
+rv_status rv_schedule_check_canonical(const rv_schedule *schedule) {
+    rv_status status = RV_OK;
+    const int C = schedule->chunks;
+    if (schedule->workers != schedule->stages || schedule->kept > 0 ||
+        rv_schedule_updates(schedule) != 1)
+        FAIL(RV_CONFIG,
+             "schedule: a synchronous run takes one list per stage and one update (these are %d "
+             "lists, %d stages, %d updates)",
+             schedule->workers, schedule->stages, rv_schedule_updates(schedule));
+    for (int k = 0; k < schedule->workers; k++) {
+        int count, done[RV_WORK_KINDS] = {0};
+        const rv_work *list = rv_schedule_list(schedule, k, &count);
+        for (int i = 0; i < count; i++) {
+            const rv_work *x = &list[i];
+            char item[RV_WORK_TEXT];
+            int n = done[x->kind]++, micro = x->kind < RV_WORK_U ? n / C : n;
+            int chunk = x->kind >= RV_WORK_U ? 0 : x->kind == RV_WORK_F ? n % C : C - 1 - n % C;
+            if (x->stage == k && x->micro == micro && x->chunk == chunk) continue;
+            rv_work_print(x, k, item);
+            FAIL(RV_CONFIG,
+                 "schedule: worker %d, item %d: %s is out of order: on one stage F takes "
+                 "micro-batches and chunks ascending, B and W chunks descending",
+                 k, i + 1, item);
+        }
+    }
+out:
+    return status;
+}
+
 /* ---- versions --------------------------------------------------------------------------- */
 
 rv_status rv_schedule_pin(rv_schedule *schedule, const int *delay, bool newest) {

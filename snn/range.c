@@ -70,3 +70,25 @@ rv_status rv_net_crossing(const rv_net *net, int cut, rv_crossing *out) {
 out:
     return status;
 }
+
+/* ---- counting ---------------------------------------------------------------------------- */
+/* Spikes of one sample within its length: views of one row, for sample counts differ. */
+static rv_status count_sample(const rv_pass *pass, rv_spikes s, int b, int64_t *count) {
+    const int32_t *length = pass->batch->length;
+    int steps = length ? length[pass->row + b] - pass->t0 : s.T;
+    s.bits += (size_t)b * (size_t)rv_words(s.n);
+    s.B = 1;
+    if (steps < s.T) s.T = steps < 0 ? 0 : steps;
+    return pass->device->ops->count_spikes(pass->device->ctx, pass->queue, s, count);
+}
+
+rv_status rv_pass_count_spikes(const rv_pass *pass, int64_t *spikes) {
+    rv_status status = RV_OK;
+    for (int l = pass->first; l < pass->last; l++) {
+        rv_spikes s = pass->tape->signal[l + 1].spikes;
+        for (int b = 0; s.bits && b < pass->B; b++)
+            TRY(count_sample(pass, s, b, &spikes[l]));
+    }
+out:
+    return status;
+}

@@ -118,28 +118,6 @@ static rv_pass pass_of(rv_serial *s, const rv_batch *batch, int row, int B, int 
                      .training = training};
 }
 
-/* Spikes of one sample within its length: views of one row, for sample counts differ. */
-static rv_status count_sample(const rv_pass *pass, rv_spikes s, int b, int64_t *count) {
-    const int32_t *length = pass->batch->length;
-    int steps = length ? length[pass->row + b] - pass->t0 : s.T;
-    s.bits += (size_t)b * (size_t)rv_words(s.n);
-    s.B = 1;
-    if (steps < s.T) s.T = steps < 0 ? 0 : steps;
-    return pass->device->ops->count_spikes(pass->device->ctx, pass->queue, s, count);
-}
-
-/* Per layer over the micro-batch, for rates and synaptic operations. */
-static rv_status count_layers(const rv_pass *pass, int64_t *spikes) {
-    rv_status status = RV_OK;
-    for (int l = 0; l < pass->net->layer_count; l++) {
-        rv_spikes s = pass->tape->signal[l + 1].spikes;
-        for (int b = 0; s.bits && b < pass->B; b++)
-            TRY(count_sample(pass, s, b, &spikes[l]));
-    }
-out:
-    return status;
-}
-
 /* F of every chunk of one micro-batch, then the loss. statistics: NULL outside training. */
 static rv_status forward(rv_serial *s, const rv_batch *batch, int row, int B, float *statistics,
                          rv_step_result *out, int64_t *spikes, int32_t *predictions) {
@@ -155,7 +133,7 @@ static rv_status forward(rv_serial *s, const rv_batch *batch, int row, int B, fl
         TRY(rv_encode(s->desc.encoder, s->device, NULL, batch, row, B, s->net->desc->seed, pass.t0,
                       pass.t1, &s->arena, input));
         TRY(rv_net_forward(&pass));
-        if (spikes) TRY(count_layers(&pass, spikes));
+        if (spikes) TRY(rv_pass_count_spikes(&pass, spikes));
         if (s->observer) TRY(s->observer->forward(s->observer->self, &pass));
         TRY(rv_loss_observe(s->loss, &pass));
         rv_arena_reset(&s->arena);

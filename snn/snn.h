@@ -194,6 +194,8 @@ typedef struct rv_pass {
 RV_CHECKED rv_status rv_net_forward(rv_pass *pass);
 RV_CHECKED rv_status rv_net_backward(rv_pass *pass);
 RV_CHECKED rv_status rv_net_weight(rv_pass *pass);
+/* After F: spikes[layer] += those within each sample's length, of the layers of the range. */
+RV_CHECKED rv_status rv_pass_count_spikes(const rv_pass *pass, int64_t *spikes);
 
 /* Fix the form of every product: rates of the first min(128, batch, count) samples over the first
  * min(T, 64) steps under `version`. Pure: no clock, no C, no threads. */

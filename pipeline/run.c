@@ -1,0 +1,459 @@
+/*
+ * The drivers. A worker steps its stage until it would wait, then sleeps on the stage's bell, which
+ * every link that ends there rings. The first error stops all: links fail from then on, and every
+ * bell is rung, so nobody sleeps through it.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "pipeline/internal.h"
+#include "pipeline/run.h"
+
+enum { FORWARD, BACKWARD, NORM, FACTOR, EDGES }; /* kinds of links */
+
+/* Rung when something may have changed for a stage. The count tells a sleeper what it missed. */
+typedef struct bell {
+    pthread_mutex_t lock;
+    pthread_cond_t rung;
+    unsigned long count;
+} bell;
+
+typedef struct worker {
+    rv_pipeline *pipeline;
+    rv_stage *stage;
+    rv_device device;
+    bell bell;
+    pthread_t thread;
+    bool started;
+} worker;
+
+struct rv_pipeline {
+    rv_pipeline_desc desc;
+    int stages;
+    worker *workers;
+    rv_link **links; /* [EDGES][stages - 1] */
+    bool pinned;
+    uint64_t turns; /* of the seeded driver: numbers drawn */
+    atomic_bool failed;
+    rv_error error; /* the first; under `lock` */
+    pthread_mutex_t lock;
+    pthread_cond_t go, done;
+    unsigned long round; /* steps begun */
+    int busy;            /* workers in this step */
+    bool stop;
+};
+
+/* ---- bells ------------------------------------------------------------------------------ */
+
+static void bell_ring(void *self) {
+    bell *b = self;
+    pthread_mutex_lock(&b->lock);
+    b->count++;
+    pthread_cond_signal(&b->rung);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static unsigned long bell_count(bell *b) {
+    pthread_mutex_lock(&b->lock);
+    unsigned long count = b->count;
+    pthread_mutex_unlock(&b->lock);
+    return count;
+}
+
+/* Until it was rung since `seen` was read. */
+static void bell_wait(bell *b, unsigned long seen) {
+    pthread_mutex_lock(&b->lock);
+    while (b->count == seen)
+        pthread_cond_wait(&b->rung, &b->lock);
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* ---- errors ----------------------------------------------------------------------------- */
+
+/* The first error is kept, with where it happened; what the others meet after it is its echo. */
+static void fail_all(rv_pipeline *p, const rv_stage *stage) {
+    char where[160];
+    const rv_error *mine = rv_error_get();
+    pthread_mutex_lock(&p->lock);
+    bool first = !atomic_load(&p->failed);
+    if (first) {
+        p->error = *mine;
+        snprintf(p->error.message, sizeof p->error.message, "%s: %.300s",
+                 rv_stage_item(stage, where), mine->message);
+        atomic_store(&p->failed, true);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (!first) return;
+    for (int i = 0; i < EDGES * (p->stages - 1); i++)
+        if (p->links[i]) p->links[i]->ops->abort(p->links[i]);
+    for (int s = 0; s < p->stages; s++)
+        bell_ring(&p->workers[s].bell);
+}
+
+static rv_status outcome(rv_pipeline *p) {
+    if (!atomic_load(&p->failed)) return RV_OK;
+    rv_error_set(&p->error);
+    return p->error.status;
+}
+
+/* ---- threads ---------------------------------------------------------------------------- */
+
+/* One step of one stage. The bell is read before the attempt, so that a message which comes
+ * between attempt and sleep is not slept through. */
+static void worker_run(worker *w) {
+    rv_pipeline *p = w->pipeline;
+    rv_turn turn = RV_TURN_DONE;
+    rv_link *edge;
+    while (turn != RV_TURN_END && !atomic_load(&p->failed)) {
+        unsigned long seen = bell_count(&w->bell);
+        if (rv_stage_step(w->stage, &turn, &edge) != RV_OK) {
+            fail_all(p, w->stage);
+            return;
+        }
+        if (turn == RV_TURN_WAIT && !atomic_load(&p->failed)) bell_wait(&w->bell, seen);
+    }
+}
+
+static void *worker_main(void *argument) {
+    worker *w = argument;
+    rv_pipeline *p = w->pipeline;
+    unsigned long seen = 0;
+    int threads = p->desc.threads;
+    if (p->pinned) (void)rv_host_pin((int)(w - p->workers) * threads, threads);
+    (void)rv_flush_set();
+    for (;;) {
+        pthread_mutex_lock(&p->lock);
+        while (p->round == seen && !p->stop)
+            pthread_cond_wait(&p->go, &p->lock);
+        bool stop = p->stop;
+        seen = p->round;
+        pthread_mutex_unlock(&p->lock);
+        if (stop) return NULL;
+        worker_run(w);
+        pthread_mutex_lock(&p->lock);
+        if (--p->busy == 0) pthread_cond_signal(&p->done);
+        pthread_mutex_unlock(&p->lock);
+    }
+}
+
+static void threads_round(rv_pipeline *p) {
+    pthread_mutex_lock(&p->lock);
+    p->round++;
+    p->busy = p->stages;
+    pthread_cond_broadcast(&p->go);
+    while (p->busy > 0)
+        pthread_cond_wait(&p->done, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Signals are for the threads that know what to do with them. */
+static rv_status threads_start(rv_pipeline *p) {
+    rv_status status = RV_OK;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    for (int s = 0; s < p->stages && status == RV_OK; s++) {
+        worker *w = &p->workers[s];
+        int error = pthread_create(&w->thread, NULL, worker_main, w);
+        w->started = error == 0;
+        if (error)
+            status =
+                rv_fail(RV_RESOURCE, "cannot start the thread of stage %d: %s", s, strerror(error));
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return status;
+}
+
+static void threads_stop(rv_pipeline *p) {
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    pthread_cond_broadcast(&p->go);
+    pthread_mutex_unlock(&p->lock);
+    for (int s = 0; s < p->stages; s++)
+        if (p->workers[s].started) pthread_join(p->workers[s].thread, NULL);
+}
+
+/* ---- one thread, random order ----------------------------------------------------------- */
+
+static int draw(rv_pipeline *p, int below) {
+    uint32_t out[4];
+    const uint32_t counter[4] = {(uint32_t)p->turns, (uint32_t)(p->turns >> 32), 0, 0};
+    p->turns++;
+    rv_philox(out, counter, p->desc.seed);
+    return (int)(out[0] % (uint32_t)below);
+}
+
+/* From a stage drawn at random on, the first that can go goes. If none can, and each was asked
+ * again as often as a slow link may need, none ever will. */
+static void seeded_round(rv_pipeline *p) {
+    enum { PATIENCE = 1000 };
+    for (int idle = 0; idle < PATIENCE;) {
+        int from = draw(p, p->stages), ended = 0;
+        rv_turn turn = RV_TURN_WAIT;
+        for (int k = 0; k < p->stages && turn != RV_TURN_DONE; k++) {
+            rv_stage *stage = p->workers[(from + k) % p->stages].stage;
+            rv_link *edge;
+            if (rv_stage_step(stage, &turn, &edge) != RV_OK) {
+                fail_all(p, stage);
+                return;
+            }
+            ended += turn == RV_TURN_END;
+        }
+        if (ended == p->stages) return;
+        idle = turn == RV_TURN_DONE ? 0 : idle + 1;
+    }
+    for (int s = 0; s < p->stages; s++) {
+        const rv_stage *stage = p->workers[s].stage;
+        if (stage->at == stage->count) continue;
+        if (rv_fail(RV_INTERNAL, "nothing can go on") != RV_OK) fail_all(p, stage);
+        return;
+    }
+}
+
+/* ---- making ----------------------------------------------------------------------------- */
+
+static rv_link **link_at(const rv_pipeline *p, int edge, int s) {
+    return &p->links[edge * (p->stages - 1) + s];
+}
+
+static rv_status link_open(rv_pipeline *p, int edge, int s, int from, int to, int slots,
+                           size_t bytes) {
+    const rv_transport *transport = p->desc.transport ? p->desc.transport : &rv_transport_local;
+    bool sleeps = p->desc.driver == RV_DRIVER_THREADS;
+    const rv_link_desc desc = {
+        .from = from,
+        .to = to,
+        .slots = slots,
+        .bytes = bytes,
+        .sender = {sleeps ? bell_ring : NULL, &p->workers[from].bell},
+        .receiver = {sleeps ? bell_ring : NULL, &p->workers[to].bell},
+    };
+    return transport->open(transport, &desc, link_at(p, edge, s));
+}
+
+static size_t trained_tensors(const rv_stage *stage) {
+    const rv_net *net = stage->desc.net;
+    size_t count = 0;
+    for (int k = 0; k < net->tensor_count && net->tensors[k].trained; k++)
+        count +=
+            net->tensors[k].layer >= stage->desc.first && net->tensors[k].layer < stage->desc.last;
+    return count;
+}
+
+/* Between neighbours; for the norm between the last stage and every other. */
+static rv_status links_open(rv_pipeline *p) {
+    rv_status status = RV_OK;
+    const rv_schedule *schedule = p->desc.schedule;
+    int slots = schedule->slots ? schedule->slots : schedule->micros * schedule->chunks;
+    int last = p->stages - 1;
+    for (int s = 0; s < last; s++) {
+        rv_stage *a = p->workers[s].stage, *b = p->workers[s + 1].stage;
+        size_t forward, backward, none;
+        rv_stage_bytes(b, &forward, &none);
+        rv_stage_bytes(a, &none, &backward);
+        TRY(link_open(p, FORWARD, s, s, s + 1, slots, forward));
+        TRY(link_open(p, BACKWARD, s, s + 1, s, slots, backward));
+        a->links.forward_out = b->links.forward_in = *link_at(p, FORWARD, s);
+        a->links.backward_in = b->links.backward_out = *link_at(p, BACKWARD, s);
+        if (!schedule->norm) continue;
+        TRY(link_open(p, NORM, s, s, last, 1, sizeof(double) * trained_tensors(a)));
+        TRY(link_open(p, FACTOR, s, last, s, 1, sizeof(double)));
+        a->links.norm = *link_at(p, NORM, s);
+        a->links.factor = *link_at(p, FACTOR, s);
+    }
+    p->workers[last].stage->links.norms = link_at(p, NORM, 0);
+    p->workers[last].stage->links.factors = link_at(p, FACTOR, 0);
+out:
+    return status;
+}
+
+/* Threads of a device keep the processors of the thread that opens it. */
+static rv_status stage_open(rv_pipeline *p, int s) {
+    rv_status status = RV_OK;
+    const rv_pipeline_desc *desc = &p->desc;
+    worker *w = &p->workers[s];
+    rv_processors before = {0};
+    w->pipeline = p;
+    if (p->pinned) before = rv_host_pin(s * desc->threads, desc->threads);
+    status = rv_device_open("cpu", desc->isa, desc->threads, &w->device);
+    if (p->pinned) rv_host_unpin(&before);
+    if (status) goto out;
+    const rv_stage_desc stage = {
+        .index = s,
+        .stages = p->stages,
+        .first = desc->first[s],
+        .last = desc->first[s + 1],
+        .net = desc->net,
+        .device = &w->device,
+        .encoder = desc->encoder,
+        .loss = desc->loss,
+        .train = desc->train,
+        .total_steps = desc->total_steps,
+        .schedule = desc->schedule,
+    };
+    TRY(rv_stage_create(&stage, &w->stage));
+out:
+    return status;
+}
+
+/* Weights as the plain trainer would start with. */
+static rv_status weights_init(rv_pipeline *p) {
+    rv_status status = RV_OK;
+    float *block = NULL;
+    TRY(rv_alloc(p->desc.net->n_all, sizeof *block, "initial weights", &block));
+    TRY(rv_net_init(p->desc.net, block));
+    TRY(rv_pipeline_write(p, block, NULL));
+out:
+    rv_free(block);
+    return status;
+}
+
+rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
+    rv_status status = RV_OK;
+    rv_pipeline *p = NULL;
+    const rv_train_desc *train = desc->train;
+    const rv_schedule *schedule = desc->schedule;
+    *out = NULL;
+    if (schedule->micros != train->micro_batches || schedule->chunks != train->chunks ||
+        schedule->norm != (train->clip_norm > 0))
+        FAIL(RV_CONFIG,
+             "the schedule has %d micro-batches, %d chunks and %s NORM items; the recipe needs "
+             "%d, %d and %s",
+             schedule->micros, schedule->chunks, schedule->norm ? "" : "no", train->micro_batches,
+             train->chunks, train->clip_norm > 0 ? "such items" : "none");
+    TRY(rv_schedule_check_canonical(schedule));
+    TRY(rv_alloc(1, sizeof *p, "a pipeline", &p));
+    p->desc = *desc, p->stages = schedule->stages;
+    pthread_mutex_init(&p->lock, NULL); /* on Linux these cannot fail */
+    pthread_cond_init(&p->go, NULL);
+    pthread_cond_init(&p->done, NULL);
+    TRY(rv_alloc((size_t)p->stages, sizeof *p->workers, "the stages", &p->workers));
+    TRY(rv_alloc((size_t)p->stages * EDGES, sizeof *p->links, "the links", &p->links));
+    for (int s = 0; s < p->stages; s++) {
+        pthread_mutex_init(&p->workers[s].bell.lock, NULL);
+        pthread_cond_init(&p->workers[s].bell.rung, NULL);
+    }
+    p->pinned = desc->driver == RV_DRIVER_THREADS && p->stages * desc->threads <= rv_host_threads();
+    for (int s = 0; s < p->stages; s++)
+        TRY(stage_open(p, s));
+    TRY(links_open(p));
+    TRY(weights_init(p));
+    if (desc->driver == RV_DRIVER_THREADS) TRY(threads_start(p));
+    *out = p;
+    p = NULL;
+out:
+    rv_pipeline_destroy(p);
+    return status;
+}
+
+void rv_pipeline_destroy(rv_pipeline *p) {
+    if (!p) return;
+    if (p->workers) threads_stop(p);
+    for (int i = 0; p->links && i < EDGES * (p->stages - 1); i++)
+        rv_link_close(p->links[i]);
+    for (int s = 0; p->workers && s < p->stages; s++) {
+        worker *w = &p->workers[s];
+        rv_stage_destroy(w->stage);
+        if (w->device.ops) rv_device_close(&w->device);
+        pthread_cond_destroy(&w->bell.rung);
+        pthread_mutex_destroy(&w->bell.lock);
+    }
+    rv_free(p->links);
+    rv_free(p->workers);
+    pthread_cond_destroy(&p->done);
+    pthread_cond_destroy(&p->go);
+    pthread_mutex_destroy(&p->lock);
+    rv_free(p);
+}
+
+/* ---- interface -------------------------------------------------------------------------- */
+
+static rv_status run_round(rv_pipeline *p, const rv_batch *batch, bool training,
+                           rv_step_result *out) {
+    rv_status status = RV_OK;
+    TRY(outcome(p));
+    for (int s = 0; s < p->stages; s++)
+        TRY(rv_stage_begin(p->workers[s].stage, batch, training));
+    if (p->desc.driver == RV_DRIVER_THREADS)
+        threads_round(p);
+    else
+        seeded_round(p);
+    TRY(outcome(p));
+    *out = p->workers[p->stages - 1].stage->result;
+out:
+    return status;
+}
+
+rv_status rv_pipeline_step(rv_pipeline *p, const rv_batch *batch, rv_step_result *out) {
+    return run_round(p, batch, true, out);
+}
+
+rv_status rv_pipeline_eval(rv_pipeline *p, const rv_batch *batch, rv_step_result *out,
+                           int64_t *spikes, int32_t *predictions) {
+    rv_status status;
+    for (int s = 0; s < p->stages; s++) {
+        p->workers[s].stage->spikes = spikes;
+        p->workers[s].stage->predictions = predictions;
+    }
+    status = run_round(p, batch, false, out);
+    for (int s = 0; s < p->stages; s++) {
+        p->workers[s].stage->spikes = NULL;
+        p->workers[s].stage->predictions = NULL;
+    }
+    return status;
+}
+
+void rv_pipeline_observe(rv_pipeline *p, const rv_observer *observer) {
+    for (int s = 0; s < p->stages; s++)
+        p->workers[s].stage->observer = observer;
+}
+
+void rv_pipeline_read(const rv_pipeline *p, float *block, rv_optimizer *optimizer) {
+    for (int s = 0; s < p->stages; s++) {
+        rv_stage *stage = p->workers[s].stage;
+        if (block) rv_range_give(&stage->range, rv_version_block(stage->version), block, false);
+        for (int k = 0; optimizer && k < rv_optimizer_slots(optimizer); k++)
+            rv_range_give(&stage->range, rv_optimizer_slot(stage->optimizer, k),
+                          rv_optimizer_slot(optimizer, k), true);
+    }
+    if (!optimizer) return;
+    rv_optimizer *any = p->workers[0].stage->optimizer;
+    rv_optimizer_step_set(optimizer, rv_optimizer_step(any));
+    *rv_optimizer_plateau(optimizer) = *rv_optimizer_plateau(any);
+}
+
+rv_status rv_pipeline_write(rv_pipeline *p, const float *block, rv_optimizer *optimizer) {
+    rv_status status = RV_OK;
+    int M = p->desc.train->micro_batches, rows = (p->desc.train->batch + M - 1) / M;
+    for (int s = 0; s < p->stages; s++) {
+        rv_stage *stage = p->workers[s].stage;
+        for (int k = 0; optimizer && k < rv_optimizer_slots(optimizer); k++)
+            rv_range_take(&stage->range, rv_optimizer_slot(optimizer, k),
+                          rv_optimizer_slot(stage->optimizer, k), true);
+        if (optimizer) {
+            rv_optimizer_step_set(stage->optimizer, rv_optimizer_step(optimizer));
+            *rv_optimizer_plateau(stage->optimizer) = *rv_optimizer_plateau(optimizer);
+        }
+        if (!block) continue;
+        rv_range_take(&stage->range, block, rv_version_block(stage->version), false);
+        TRY(rv_version_derive(stage->version, rows));
+    }
+out:
+    return status;
+}
+
+void rv_pipeline_gradient(const rv_pipeline *p, float *gradient) {
+    for (int s = 0; s < p->stages; s++)
+        rv_range_give(&p->workers[s].stage->range, p->workers[s].stage->gradient, gradient, true);
+}
+
+int rv_pipeline_stages(const rv_pipeline *p) {
+    return p->stages;
+}
+
+rv_stage *rv_pipeline_stage(rv_pipeline *p, int stage) {
+    return p->workers[stage].stage;
+}

@@ -1,0 +1,60 @@
+/*
+ * Inside pipeline/: a pipeline is stages, the links between them and a driver that steps them: a
+ * thread per worker, or, for tests, one thread in an order drawn from a seed. It gives the bits of
+ * the plain trainer at the same micro-batches and chunks.
+ */
+#ifndef RV_PIPELINE_RUN_H
+#define RV_PIPELINE_RUN_H
+
+#include "pipeline/stage.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum rv_driver {
+    RV_DRIVER_THREADS, /* sleep while there is nothing to do */
+    RV_DRIVER_SEEDED   /* in the calling thread, stages in random order */
+} rv_driver;
+
+typedef struct rv_pipeline_desc {
+    const rv_net *net; /* forms chosen */
+    const rv_choice *encoder;
+    const rv_loss_desc *loss;
+    const rv_train_desc *train;
+    int64_t total_steps;
+    const rv_schedule *schedule; /* of one step, with its U, simulated; borrowed */
+    const int *first;            /* [stages + 1]: stage s has layers first[s] .. first[s+1]-1 */
+    rv_isa isa;
+    int threads;                   /* per stage */
+    const rv_transport *transport; /* NULL: in this process */
+    rv_driver driver;
+    uint64_t seed; /* of RV_DRIVER_SEEDED */
+} rv_pipeline_desc;
+
+typedef struct rv_pipeline rv_pipeline;
+/* RV_CONFIG: the lists cannot give the bits of one device (see rv_schedule_check_canonical), or the
+ * recipe cannot run so. Starts with the network's initial weights. */
+RV_CHECKED rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out);
+void rv_pipeline_destroy(rv_pipeline *pipeline);
+/* As rv_serial_step, rv_serial_eval and rv_serial_observe. An error names stage, item and layer;
+ * every other stage has stopped when it is returned, and the pipeline only fails from then on. An
+ * observer is called by every stage for its own layers, by several at once. */
+RV_CHECKED rv_status rv_pipeline_step(rv_pipeline *pipeline, const rv_batch *batch,
+                                      rv_step_result *out);
+RV_CHECKED rv_status rv_pipeline_eval(rv_pipeline *pipeline, const rv_batch *batch,
+                                      rv_step_result *out, int64_t *spikes, int32_t *predictions);
+void rv_pipeline_observe(rv_pipeline *pipeline, const rv_observer *observer);
+/* Between steps: weights [n_all], optimiser (either NULL: left alone) and the gradient of the
+ * latest step [n_trained], of the whole network. */
+void rv_pipeline_read(const rv_pipeline *pipeline, float *block, rv_optimizer *optimizer);
+RV_CHECKED rv_status rv_pipeline_write(rv_pipeline *pipeline, const float *block,
+                                       rv_optimizer *optimizer);
+void rv_pipeline_gradient(const rv_pipeline *pipeline, float *gradient);
+int rv_pipeline_stages(const rv_pipeline *pipeline);
+rv_stage *rv_pipeline_stage(rv_pipeline *pipeline, int stage); /* for tests and measurements */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

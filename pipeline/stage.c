@@ -1,0 +1,227 @@
+/*
+ * Stages: making one, and what it takes to run an item. All memory is made here, sized by what the
+ * simulator found for the schedule; an item allocates nothing but scratch of its arena.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "pipeline/stage_items.h"
+
+/* ---- sizes ------------------------------------------------------------------------------ */
+
+static int steps_most(const rv_stage *stage) {
+    int T = stage->desc.net->desc->steps, C = stage->desc.train->chunks;
+    return (T + C - 1) / C;
+}
+
+static int rows_most(const rv_stage *stage) {
+    int M = stage->desc.train->micro_batches;
+    return (stage->desc.train->batch + M - 1) / M;
+}
+
+void rv_stage_bytes(const rv_stage *stage, size_t *forward_in, size_t *backward_in) {
+    *forward_in = rv_wire_forward_bytes(&stage->before, steps_most(stage), rows_most(stage));
+    *backward_in = rv_wire_backward_bytes(&stage->after, steps_most(stage), rows_most(stage));
+}
+
+/* Evaluation runs parts of the same size as training, which is what buffers hold. */
+void rv_stage_rows(const rv_stage *stage, int m, int *row, int *B) {
+    int M = stage->desc.train->micro_batches, all = stage->batch->B;
+    int from = stage->training ? rv_cut(m, M, all) : m * rows_most(stage);
+    int to = stage->training ? rv_cut(m + 1, M, all) : from + rows_most(stage);
+    *row = from < all ? from : all;
+    *B = (to < all ? to : all) - *row;
+}
+
+/* Most micro-batches between their first F and their last W: what a held frame must outlive. */
+static int flights_most(const rv_work *list, int count, int chunks) {
+    int begun = 0, ended = 0, most = 1;
+    for (int i = 0; i < count; i++) {
+        begun += list[i].kind == RV_WORK_F && list[i].chunk == 0;
+        if (begun - ended / chunks > most) most = begun - ended / chunks;
+        ended += list[i].kind == RV_WORK_W || list[i].kind == RV_WORK_BW;
+    }
+    return most;
+}
+
+/* ---- making ----------------------------------------------------------------------------- */
+
+static rv_status make_flights(rv_stage *stage) {
+    rv_status status = RV_OK;
+    const rv_stage_desc *desc = &stage->desc;
+    const rv_work *list = rv_schedule_list(desc->schedule, desc->index, &stage->count);
+    stage->flights = flights_most(list, stage->count, desc->train->chunks);
+    TRY(rv_alloc((size_t)stage->flights, sizeof *stage->flight, "micro-batches in flight",
+                 &stage->flight));
+    for (int i = 0; i < stage->flights; i++) {
+        TRY(rv_state_create_range(&stage->range, desc->device, rows_most(stage),
+                                  &stage->flight[i].state));
+        if (desc->index + 1 == desc->stages)
+            TRY(rv_loss_create(desc->loss, desc->net, rows_most(stage), &stage->flight[i].loss));
+    }
+    TRY(rv_state_create_range(&stage->range, desc->device, rows_most(stage), &stage->adjoint));
+out:
+    return status;
+}
+
+static rv_status make_tapes(rv_stage *stage) {
+    rv_status status = RV_OK;
+    const rv_stage_desc *desc = &stage->desc;
+    size_t cells = (size_t)desc->train->micro_batches * (size_t)desc->train->chunks;
+    TRY(rv_alloc(cells, sizeof(rv_tape *), "tapes", &stage->taken));
+    stage->tapes = desc->schedule->forecast.peak[desc->index];
+    TRY(rv_alloc((size_t)stage->tapes, sizeof(rv_tape *), "tapes", &stage->tape));
+    for (; stage->free < stage->tapes; stage->free++)
+        TRY(rv_tape_create_range(&stage->range, &stage->before, desc->device, steps_most(stage),
+                                 rows_most(stage), &stage->tape[stage->free]));
+out:
+    return status;
+}
+
+/* The list of an evaluation: F alone. */
+static rv_status make_forward(rv_stage *stage) {
+    rv_status status = RV_OK;
+    int M = stage->desc.train->micro_batches, C = stage->desc.train->chunks;
+    TRY(rv_alloc((size_t)M * (size_t)C, sizeof *stage->forward, "work items", &stage->forward));
+    for (int i = 0; i < M * C; i++)
+        stage->forward[i] = (rv_work){.micro = i / C,
+                                      .chunk = (uint16_t)(i % C),
+                                      .stage = (uint16_t)stage->desc.index,
+                                      .version = RV_NO_VERSION,
+                                      .kind = RV_WORK_F};
+out:
+    return status;
+}
+
+/* Room for what an item fills anew every time. */
+static rv_status make_scratch(rv_stage *stage) {
+    rv_status status = RV_OK;
+    const rv_net *net = stage->desc.net;
+    const rv_train_desc *train = stage->desc.train;
+    int most = stage->before.count > stage->after.count ? stage->before.count : stage->after.count;
+    size_t views = (size_t)most + 1;
+    TRY(rv_alloc(views, sizeof *stage->signal, "views of a message", &stage->signal));
+    TRY(rv_alloc(views, sizeof *stage->g_before, "views of a message", &stage->g_before));
+    TRY(rv_alloc(views, sizeof *stage->g_after, "views of a message", &stage->g_after));
+    TRY(rv_alloc((size_t)net->tensor_count + 1, sizeof *stage->norm, "norms", &stage->norm));
+    TRY(rv_alloc((size_t)train->micro_batches * (size_t)net->desc->steps * rv_net_statistics(net),
+                 sizeof *stage->statistics, "running statistics", &stage->statistics));
+out:
+    return status;
+}
+
+rv_status rv_stage_create(const rv_stage_desc *desc, rv_stage **out) {
+    rv_status status = RV_OK;
+    rv_stage *stage = NULL;
+    *out = NULL;
+    TRY(rv_net_check_chunks(desc->net, desc->train->chunks));
+    TRY(rv_alloc(1, sizeof *stage, "a stage", &stage));
+    stage->desc = *desc;
+    stage->range = rv_net_range(desc->net, desc->first, desc->last);
+    TRY(rv_net_crossing(desc->net, desc->first, &stage->before));
+    TRY(rv_net_crossing(desc->net, desc->last, &stage->after));
+    TRY(rv_version_create_range(&stage->range, desc->device, &stage->version));
+    TRY(rv_optimizer_create_range(&stage->range, desc->train, desc->total_steps,
+                                  &stage->optimizer));
+    TRY(desc->device->ops->alloc(desc->device->ctx, sizeof(float) * stage->range.n_trained,
+                                 "gradient", (void **)&stage->gradient));
+    TRY(make_flights(stage));
+    TRY(make_tapes(stage));
+    TRY(make_forward(stage));
+    TRY(make_scratch(stage));
+    *out = stage;
+    stage = NULL;
+out:
+    rv_stage_destroy(stage);
+    return status;
+}
+
+/* Tapes are in one of two places: unused, or with their item. */
+static void destroy_tapes(rv_stage *stage) {
+    size_t cells = (size_t)stage->desc.train->micro_batches * (size_t)stage->desc.train->chunks;
+    for (int i = 0; i < stage->free; i++)
+        rv_tape_destroy(stage->tape[i]);
+    for (size_t i = 0; stage->taken && i < cells; i++)
+        rv_tape_destroy(stage->taken[i]);
+    rv_free(stage->tape);
+    rv_free(stage->taken);
+}
+
+void rv_stage_destroy(rv_stage *stage) {
+    if (!stage) return;
+    rv_arena_finish(&stage->arena);
+    rv_free(stage->statistics);
+    rv_free(stage->norm);
+    rv_free(stage->g_after);
+    rv_free(stage->g_before);
+    rv_free(stage->signal);
+    rv_free(stage->forward);
+    destroy_tapes(stage);
+    rv_state_destroy(stage->adjoint);
+    for (int i = 0; stage->flight && i < stage->flights; i++) {
+        rv_loss_destroy(stage->flight[i].loss);
+        rv_state_destroy(stage->flight[i].state);
+    }
+    rv_free(stage->flight);
+    stage->desc.device->ops->free(stage->desc.device->ctx, stage->gradient);
+    rv_optimizer_destroy(stage->optimizer);
+    rv_version_destroy(stage->version);
+    rv_free(stage->after.tensor);
+    rv_free(stage->before.tensor);
+    rv_free(stage);
+}
+
+/* ---- running ---------------------------------------------------------------------------- */
+
+rv_status rv_stage_begin(rv_stage *stage, const rv_batch *batch, bool training) {
+    rv_status status = RV_OK;
+    const rv_stage_desc *desc = &stage->desc;
+    if (batch->B < 1 || batch->B > desc->train->batch)
+        FAIL(RV_INTERNAL, "a batch of %d samples, the stage was made for 1 to %d", batch->B,
+             desc->train->batch);
+    stage->batch = batch;
+    stage->training = training;
+    stage->at = 0;
+    stage->layer = desc->first;
+    stage->scale = 1;
+    stage->result =
+        (rv_step_result){.B = batch->B, .norm = NAN, .rate = rv_optimizer_rate(stage->optimizer)};
+    stage->list = stage->forward;
+    stage->count = desc->train->micro_batches * desc->train->chunks;
+    if (!training) goto out;
+    stage->list = rv_schedule_list(desc->schedule, desc->index, &stage->count);
+    TRY(desc->device->ops->zero(desc->device->ctx, NULL, stage->gradient,
+                                sizeof(float) * stage->range.n_trained));
+out:
+    return status;
+}
+
+rv_status rv_stage_step(rv_stage *stage, rv_turn *turn, rv_link **edge) {
+    static const rv_item items[RV_WORK_KINDS] = {
+        [RV_WORK_F] = rv_item_forward, [RV_WORK_B] = rv_item_backward,
+        [RV_WORK_W] = rv_item_weight,  [RV_WORK_BW] = rv_item_backward,
+        [RV_WORK_U] = rv_item_update,  [RV_WORK_NORM] = rv_item_norm,
+    };
+    rv_status status = RV_OK;
+    *turn = RV_TURN_END;
+    *edge = NULL;
+    if (stage->at == stage->count) return RV_OK;
+    const rv_work *work = &stage->list[stage->at];
+    TRY(items[work->kind](stage, work, edge));
+    *turn = *edge ? RV_TURN_WAIT : RV_TURN_DONE;
+    if (*edge) goto out;
+    stage->at++;
+    rv_arena_reset(&stage->arena);
+out:
+    return status;
+}
+
+const char *rv_stage_item(const rv_stage *stage, char text[160]) {
+    char item[RV_WORK_TEXT] = "the end";
+    int s = stage->desc.index;
+    if (stage->list && stage->at < stage->count) rv_work_print(&stage->list[stage->at], s, item);
+    snprintf(text, 160, "stage %d, %s, layer \"%s\"", s, item,
+             rv_net_layer_name(stage->desc.net, stage->layer));
+    return text;
+}

@@ -1,0 +1,407 @@
+/*
+ * What an item does on a stage: take the message it needs, run the layers, leave the message that
+ * others need. First it looks whether message and slot are there; if not it has done nothing, and
+ * is tried again.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "pipeline/stage_items.h"
+
+/* One item's surroundings. */
+typedef struct item {
+    rv_stage *stage;
+    const rv_work *work;
+    int row, B, T;
+    char *in, *out; /* slots of messages; NULL: no such edge */
+    rv_pass pass;
+} item;
+
+/* ---- messages --------------------------------------------------------------------------- */
+
+/* *slot of the message an item needs or the slot it will fill; *edge is set where it is not there.
+ * link NULL: nothing needed. */
+static rv_status look(rv_link *link, bool receive, char **slot, rv_link **edge) {
+    rv_status status = RV_OK;
+    void *found = NULL;
+    *slot = NULL;
+    if (!link || *edge) return RV_OK;
+    TRY(receive ? link->ops->peek(link, NULL, &found) : link->ops->acquire(link, NULL, &found));
+    if (!found) *edge = link;
+    *slot = found;
+out:
+    return status;
+}
+
+/* Heads are made by the same rule at both ends, so that a mix-up cannot go unseen. */
+static rv_head head_of(const item *it, rv_work_kind kind, size_t bytes) {
+    const rv_stage *stage = it->stage;
+    const rv_batch *batch = stage->batch;
+    return (rv_head){
+        .magic = RV_HEAD_MAGIC,
+        .kind = (int32_t)kind,
+        .micro = it->work->micro,
+        .chunk = it->work->chunk,
+        .version = rv_optimizer_step(stage->optimizer),
+        .bytes = bytes,
+        .samples = rv_samples_digest(batch->sample ? batch->sample + it->row : NULL, it->B),
+    };
+}
+
+static rv_status receive(const item *it, const rv_link *link, rv_work_kind kind, size_t bytes,
+                         rv_head *got) {
+    const rv_head want = head_of(it, kind, bytes);
+    memcpy(got, it->in, sizeof *got);
+    return rv_head_check(got, &want, link->name);
+}
+
+static rv_status send(const item *it, rv_link *link, const rv_head *head) {
+    if (head->bytes > link->bytes)
+        return rv_fail(RV_INTERNAL, "a message of %zu bytes for link %s, which takes %zu",
+                       (size_t)head->bytes, link->name, link->bytes);
+    memcpy(it->out, head, sizeof *head);
+    return link->ops->publish(link, NULL);
+}
+
+/* ---- items ------------------------------------------------------------------------------ */
+
+static item item_of(rv_stage *stage, const rv_work *work) {
+    const rv_stage_desc *desc = &stage->desc;
+    int T = desc->net->desc->steps, C = desc->train->chunks;
+    int micro = work->micro, chunk = work->chunk;
+    rv_flight *flight = &stage->flight[micro % stage->flights];
+    item it = {.stage = stage, .work = work};
+    rv_stage_rows(stage, micro, &it.row, &it.B);
+    it.pass = (rv_pass){
+        .net = desc->net,
+        .device = desc->device,
+        .arena = &stage->arena,
+        .first = desc->first,
+        .last = desc->last,
+        .layer = desc->first,
+        .version = stage->version,
+        .state = flight->state,
+        .adjoint = stage->adjoint,
+        .tape = stage->taken[micro * C + chunk],
+        .gradient = stage->gradient,
+        .B = it.B,
+        .t0 = rv_cut(chunk, C, T),
+        .t1 = rv_cut(chunk + 1, C, T),
+        .chunk = chunk,
+        .chunks = C,
+        .batch = stage->batch,
+        .row = it.row,
+        .training = stage->training,
+        .before = &stage->before,
+        .after = &stage->after,
+        .g_before = stage->g_before,
+        .g_after = stage->g_after,
+    };
+    it.T = it.pass.t1 - it.pass.t0;
+    return it;
+}
+
+static bool is_last(const rv_stage *stage) {
+    return stage->desc.index + 1 == stage->desc.stages;
+}
+
+static rv_status tape_take(item *it) {
+    rv_stage *stage = it->stage;
+    if (stage->free == 0) return rv_fail(RV_INTERNAL, "all %d tapes are in use", stage->tapes);
+    it->pass.tape = stage->tape[--stage->free];
+    stage->taken[it->work->micro * it->pass.chunks + it->work->chunk] = it->pass.tape;
+    return RV_OK;
+}
+
+static void tape_leave(item *it) {
+    rv_stage *stage = it->stage;
+    stage->tape[stage->free++] = it->pass.tape;
+    stage->taken[it->work->micro * it->pass.chunks + it->work->chunk] = NULL;
+}
+
+/* ---- F ---------------------------------------------------------------------------------- */
+
+/* W and B need what F takes, so it is copied to the tape, and the slot is free at once. */
+static rv_status forward_receive(item *it) {
+    rv_status status = RV_OK;
+    rv_stage *stage = it->stage;
+    const rv_crossing *before = &stage->before;
+    rv_link *link = stage->links.forward_in;
+    rv_head head;
+    if (!link) return RV_OK;
+    TRY(receive(it, link, RV_WORK_F, rv_wire_forward_bytes(before, it->T, it->B), &head));
+    it->pass.penalty = head.penalty;
+    rv_wire_forward(before, it->T, it->B, it->in + RV_HEAD_BYTES, stage->signal);
+    for (int k = 0; k < before->count && it->B > 0; k++) {
+        int layer = before->tensor[k].layer;
+        rv_signal *own = rv_tape_signal(it->pass.tape, layer);
+        *own = rv_tape_memory(it->pass.tape, layer, it->T, it->B);
+        TRY(rv_wire_copy(it->pass.device, NULL, &stage->signal[k], own));
+    }
+    TRY(link->ops->release(link, NULL));
+out:
+    return status;
+}
+
+static rv_status forward_send(item *it) {
+    rv_status status = RV_OK;
+    rv_stage *stage = it->stage;
+    const rv_crossing *after = &stage->after;
+    rv_pass *pass = &it->pass;
+    if (!stage->links.forward_out) return RV_OK;
+    rv_head head = head_of(it, RV_WORK_F, rv_wire_forward_bytes(after, it->T, it->B));
+    rv_wire_forward(after, it->T, it->B, it->out + RV_HEAD_BYTES, stage->signal);
+    for (int k = 0; k < after->count && it->B > 0; k++)
+        TRY(rv_wire_copy(pass->device, NULL, rv_tape_signal(pass->tape, after->tensor[k].layer),
+                         &stage->signal[k]));
+    if (pass->training && it->B > 0 && pass->chunk + 1 == pass->chunks)
+        head.penalty = rv_tape_penalty(pass->tape, pass->first, pass->last, pass->penalty);
+    TRY(send(it, stage->links.forward_out, &head));
+out:
+    return status;
+}
+
+static rv_status forward_loss(item *it) {
+    rv_status status = RV_OK;
+    rv_stage *stage = it->stage;
+    rv_loss *loss = stage->flight[it->work->micro % stage->flights].loss;
+    int32_t *predictions = stage->predictions ? stage->predictions + it->row : NULL;
+    rv_loss_result result;
+    TRY(rv_loss_observe(loss, &it->pass));
+    if (it->pass.chunk + 1 < it->pass.chunks) goto out;
+    TRY(rv_loss_finish(loss, &it->pass, stage->batch->B, &result, predictions));
+    stage->result.loss += result.loss;
+    stage->result.correct += result.correct;
+out:
+    return status;
+}
+
+static rv_status forward_layers(item *it) {
+    rv_status status = RV_OK;
+    rv_stage *stage = it->stage;
+    rv_pass *pass = &it->pass;
+    const rv_net_desc *net = pass->net->desc;
+    if (pass->chunk == 0) TRY(rv_state_clear(pass->state, NULL));
+    if (pass->training)
+        pass->statistics = stage->statistics + (size_t)it->work->micro * (size_t)net->steps *
+                                                   rv_net_statistics(pass->net);
+    if (stage->range.input) {
+        rv_signal *input = rv_tape_signal(pass->tape, -1);
+        *input = rv_tape_memory(pass->tape, -1, it->T, it->B);
+        TRY(rv_encode(stage->desc.encoder, pass->device, NULL, pass->batch, it->row, it->B,
+                      net->seed, pass->t0, pass->t1, pass->arena, input));
+    }
+    TRY(rv_net_forward(pass));
+    if (stage->spikes) TRY(rv_pass_count_spikes(pass, stage->spikes));
+    if (stage->observer) TRY(stage->observer->forward(stage->observer->self, pass));
+    if (is_last(stage)) TRY(forward_loss(it));
+out:
+    return status;
+}
+
+rv_status rv_item_forward(rv_stage *stage, const rv_work *work, rv_link **edge) {
+    rv_status status = RV_OK;
+    item it = item_of(stage, work);
+    TRY(look(stage->links.forward_in, true, &it.in, edge));
+    TRY(look(stage->links.forward_out, false, &it.out, edge));
+    if (*edge) goto out;
+    TRY(tape_take(&it));
+    TRY(forward_receive(&it));
+    if (it.B > 0) TRY(forward_layers(&it)); /* a ragged batch may be smaller than M */
+    TRY(forward_send(&it));
+    if (!stage->training) tape_leave(&it);
+out:
+    stage->layer = it.pass.layer;
+    return status;
+}
+
+/* ---- B, W ------------------------------------------------------------------------------- */
+
+/* Adjoints are read, and added to, where the message lies, and written where the next will. */
+static rv_status backward_layers(item *it) {
+    rv_status status = RV_OK;
+    rv_stage *stage = it->stage;
+    rv_pass *pass = &it->pass;
+    if (it->in)
+        rv_wire_backward(&stage->after, it->T, it->B, it->in + RV_HEAD_BYTES, stage->g_after);
+    if (it->out)
+        rv_wire_backward(&stage->before, it->T, it->B, it->out + RV_HEAD_BYTES, stage->g_before);
+    if (pass->chunk + 1 == pass->chunks) TRY(rv_state_clear(pass->adjoint, NULL));
+    if (is_last(stage))
+        TRY(rv_loss_adjoint(stage->flight[it->work->micro % stage->flights].loss, pass));
+    TRY(rv_net_backward(pass));
+    if (it->work->kind == RV_WORK_BW) TRY(rv_net_weight(pass));
+out:
+    return status;
+}
+
+rv_status rv_item_backward(rv_stage *stage, const rv_work *work, rv_link **edge) {
+    rv_status status = RV_OK;
+    item it = item_of(stage, work);
+    rv_link *in = stage->links.backward_in, *out = stage->links.backward_out;
+    rv_head head;
+    TRY(look(in, true, &it.in, edge));
+    TRY(look(out, false, &it.out, edge));
+    if (*edge) goto out;
+    if (in)
+        TRY(receive(&it, in, RV_WORK_B, rv_wire_backward_bytes(&stage->after, it.T, it.B), &head));
+    if (it.B > 0) TRY(backward_layers(&it));
+    if (work->kind == RV_WORK_BW) tape_leave(&it);
+    if (in) TRY(in->ops->release(in, NULL));
+    if (out) {
+        head = head_of(&it, RV_WORK_B, rv_wire_backward_bytes(&stage->before, it.T, it.B));
+        TRY(send(&it, out, &head));
+    }
+out:
+    stage->layer = it.pass.layer;
+    return status;
+}
+
+rv_status rv_item_weight(rv_stage *stage, const rv_work *work, rv_link **edge) {
+    rv_status status = RV_OK;
+    item it = item_of(stage, work);
+    (void)edge;
+    if (it.B > 0) TRY(rv_net_weight(&it.pass));
+    tape_leave(&it);
+out:
+    stage->layer = it.pass.layer;
+    return status;
+}
+
+/* ---- NORM ------------------------------------------------------------------------------- */
+
+/* One sum of squares per trained tensor of the range, in network order; returns how many. */
+static rv_status norm_parts(rv_stage *stage, double *parts, int *count) {
+    rv_status status = RV_OK;
+    const rv_stage_desc *desc = &stage->desc;
+    const float *at = stage->gradient;
+    *count = 0;
+    for (int k = 0; k < desc->net->tensor_count && desc->net->tensors[k].trained; k++) {
+        const rv_tensor *tensor = &desc->net->tensors[k];
+        if (tensor->layer < desc->first || tensor->layer >= desc->last) continue;
+        stage->layer = tensor->layer;
+        TRY(desc->device->ops->norm2(desc->device->ctx, NULL, at, tensor->count,
+                                     &parts[(*count)++]));
+        at += tensor->count;
+    }
+out:
+    return status;
+}
+
+/* To the last stage, which adds them. */
+static rv_status norm_send(rv_stage *stage, const rv_work *work, rv_link **edge) {
+    rv_status status = RV_OK;
+    item it = {.stage = stage, .work = work, .B = stage->batch->B};
+    rv_head head;
+    int count;
+    TRY(look(stage->links.norm, false, &it.out, edge));
+    if (*edge) goto out;
+    TRY(norm_parts(stage, (double *)(void *)(it.out + RV_HEAD_BYTES), &count));
+    head = head_of(&it, RV_WORK_NORM, (size_t)count * sizeof(double));
+    TRY(send(&it, stage->links.norm, &head));
+out:
+    return status;
+}
+
+/* Every message and every slot for the answer must be there: an item does all or nothing. */
+static rv_status norm_ready(rv_stage *stage, rv_link **edge) {
+    rv_status status = RV_OK;
+    char *slot;
+    for (int s = 0; s + 1 < stage->desc.stages; s++) {
+        TRY(look(stage->links.norms[s], true, &slot, edge));
+        TRY(look(stage->links.factors[s], false, &slot, edge));
+    }
+out:
+    return status;
+}
+
+/* The parts of a stage onto the sum, tensor by tensor. */
+static rv_status norm_receive(rv_stage *stage, const rv_work *work, int s, double *sum) {
+    rv_status status = RV_OK;
+    rv_link *link = stage->links.norms[s], *none = NULL;
+    item it = {.stage = stage, .work = work, .B = stage->batch->B};
+    rv_head head;
+    double part;
+    TRY(look(link, true, &it.in, &none));
+    TRY(receive(&it, link, RV_WORK_NORM, link->bytes, &head));
+    for (size_t k = 0; k < head.bytes / sizeof part; k++) {
+        memcpy(&part, it.in + RV_HEAD_BYTES + k * sizeof part, sizeof part);
+        *sum += part;
+    }
+    TRY(link->ops->release(link, NULL));
+out:
+    return status;
+}
+
+static rv_status factor_send(rv_stage *stage, const rv_work *work, int s) {
+    rv_status status = RV_OK;
+    rv_link *link = stage->links.factors[s], *none = NULL;
+    item it = {.stage = stage, .work = work, .B = stage->batch->B};
+    rv_head head;
+    TRY(look(link, false, &it.out, &none));
+    head = head_of(&it, RV_WORK_NORM, sizeof stage->scale);
+    memcpy(it.out + RV_HEAD_BYTES, &stage->scale, sizeof stage->scale);
+    TRY(send(&it, link, &head));
+out:
+    return status;
+}
+
+/* At the last stage the squares of all tensors are added in network order, as one device would. */
+rv_status rv_item_norm(rv_stage *stage, const rv_work *work, rv_link **edge) {
+    rv_status status = RV_OK;
+    double sum = 0, limit = stage->desc.train->clip_norm;
+    int count;
+    if (!is_last(stage)) return norm_send(stage, work, edge);
+    TRY(norm_ready(stage, edge));
+    if (*edge) goto out;
+    for (int s = 0; s + 1 < stage->desc.stages; s++)
+        TRY(norm_receive(stage, work, s, &sum));
+    TRY(norm_parts(stage, stage->norm, &count));
+    for (int k = 0; k < count; k++)
+        sum += stage->norm[k];
+    stage->result.norm = sqrt(sum);
+    stage->scale = fmin(1, limit / (stage->result.norm + 1e-6));
+    for (int s = 0; s + 1 < stage->desc.stages; s++)
+        TRY(factor_send(stage, work, s));
+out:
+    return status;
+}
+
+/* ---- U ---------------------------------------------------------------------------------- */
+
+static rv_status factor_receive(rv_stage *stage, const rv_work *work, rv_link **edge) {
+    rv_status status = RV_OK;
+    rv_link *link = stage->links.factor;
+    item it = {.stage = stage, .work = work, .B = stage->batch->B};
+    rv_head head;
+    TRY(look(link, true, &it.in, edge));
+    if (!it.in) goto out;
+    TRY(receive(&it, link, RV_WORK_NORM, sizeof stage->scale, &head));
+    memcpy(&stage->scale, it.in + RV_HEAD_BYTES, sizeof stage->scale);
+    TRY(link->ops->release(link, NULL));
+out:
+    return status;
+}
+
+/* Weights, then running statistics, then what is derived from both, as the plain trainer does. */
+rv_status rv_item_update(rv_stage *stage, const rv_work *work, rv_link **edge) {
+    rv_status status = RV_OK;
+    const rv_stage_desc *desc = &stage->desc;
+    int M = desc->train->micro_batches;
+    if (desc->schedule->norm) TRY(factor_receive(stage, work, edge));
+    if (*edge) goto out;
+    TRY(rv_optimizer_update(stage->optimizer, desc->device, NULL, rv_version_block(stage->version),
+                            stage->gradient, stage->scale));
+    for (int m = 0; m < M; m++) {
+        int row, B;
+        rv_stage_rows(stage, m, &row, &B);
+        if (B > 0)
+            rv_net_statistics_apply(desc->net, desc->first, desc->last,
+                                    stage->statistics + (size_t)m * (size_t)desc->net->desc->steps *
+                                                            rv_net_statistics(desc->net),
+                                    B, stage->version);
+    }
+    TRY(rv_version_derive(stage->version, (desc->train->batch + M - 1) / M));
+out:
+    return status;
+}
