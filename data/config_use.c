@@ -91,3 +91,57 @@ void rv_config_digest(const rv_config *config, char hex[17]) {
         hash = rv_hash_text(hash, "unreadable");
     snprintf(hex, 17, "%016llx", (unsigned long long)hash);
 }
+
+/* ---- difference -------------------------------------------------------------------------- */
+/* A value as a message shows it. */
+static void value_show(const rv_node *node, char text[64]) {
+    if (!node)
+        snprintf(text, 64, "absent");
+    else if (node->kind == RV_NODE_SCALAR)
+        snprintf(text, 64, "%.60s", node->text);
+    else
+        snprintf(text, 64, node->kind == RV_NODE_MAP ? "a map of %d" : "a list of %d", node->count);
+}
+
+/* Entries of lists are called by their names, as --set calls them. */
+static void path_join(const char *path, const rv_node *item, int index, char below[RV_PATH_MAX]) {
+    const rv_node *name =
+        !item->key && item->kind == RV_NODE_MAP ? rv_tree_get(item, "name") : NULL;
+    char number[16];
+    snprintf(number, sizeof number, "%d", index);
+    snprintf(below, RV_PATH_MAX, "%s%s%s", path, *path ? "." : "",
+             item->key ? item->key
+             : name    ? name->text
+                       : number);
+}
+
+/* The first place where b is not a, with both values, into `text`; false: none. Lists are compared
+ * by position. skip: the path as the digest knows it, without the names of entries. */
+static bool node_differs(const rv_reader *reader, const rv_node *a, const rv_node *b,
+                         const char *path, const char *skip, char *text, size_t size) {
+    char old[64], new[64], below[RV_PATH_MAX], plain[RV_PATH_MAX];
+    bool same = a && b && a->kind == b->kind &&
+                (a->kind != RV_NODE_SCALAR || strcmp(a->text, b->text) == 0);
+    if (!same) {
+        value_show(a, old), value_show(b, new);
+        snprintf(text, size, "%s was %s, now %s", path, old, new);
+        return true;
+    }
+    for (int i = 0; i < a->count + b->count; i++) { /* what a has, then what b has */
+        int k = i < a->count ? i : i - a->count;
+        const rv_node *item = i < a->count ? a->items[k] : b->items[k];
+        bool map = a->kind == RV_NODE_MAP;
+        const rv_node *left = map ? rv_tree_get(a, item->key) : k < a->count ? a->items[k] : NULL;
+        const rv_node *right = map ? rv_tree_get(b, item->key) : k < b->count ? b->items[k] : NULL;
+        path_join(path, item, k, below);
+        snprintf(plain, sizeof plain, "%s%s%s", skip, *skip ? "." : "", item->key ? item->key : "");
+        if (item->key && digest_skips(reader, plain, item->key)) continue;
+        if (node_differs(reader, left, right, below, plain, text, size)) return true;
+    }
+    return false;
+}
+
+bool rv_config_differs(const rv_config *a, const rv_config *b, char *text, size_t size) {
+    const rv_reader *reader = ((const rv_reader_row *)a->data.reader)->reader;
+    return node_differs(reader, a->tree, b->tree, "", "", text, size);
+}

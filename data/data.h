@@ -80,6 +80,10 @@ RV_CHECKED rv_status rv_config_text(const rv_config *config, char **text);
 RV_CHECKED rv_status rv_config_bind(rv_config *config, const rv_source *source);
 /* SHA-256-free digest of what resume depends on (README, "Run folder"): 64-bit FNV-1a, hex. */
 void rv_config_digest(const rv_config *config, char hex[17]);
+/* The first key of those the digest covers that differs, with its values in both: "network.hidden.
+ * units was 24, now 32". false: none; then a difference of digests is one of the data's contents.
+ */
+bool rv_config_differs(const rv_config *a, const rv_config *b, char *text, size_t size);
 
 /* One row per configuration key, for `list keys` and the README. */
 typedef struct rv_key_row {
@@ -209,6 +213,19 @@ RV_CHECKED rv_status rv_model_load(const rv_model *model, const rv_net *net, flo
 RV_CHECKED rv_status rv_model_import(const rv_model *model, const rv_net *net, float *block,
                                      void (*say)(void *user, const char *name, const char *why),
                                      void *user, int *taken);
+/* Where two models differ first: tensors of layers; then, without `layer` and where both are
+ * checkpoints, the optimiser's arrays and the progress (the log's length aside). */
+typedef struct rv_model_difference {
+    char name[2 * RV_NAME_MAX + 64]; /* "hidden.weight", "hidden.weight/m", "progress.step" */
+    const char *what; /* "value", "shape", or "only in the first", "only in the second" */
+    int rank, index[4];
+    double a, b; /* values; of arrays float32 */
+    uint64_t bits_a, bits_b;
+    bool wide; /* bits are of a double or int64 */
+} rv_model_difference;
+/* false: none. *compared: arrays looked at; 0 with `layer`: neither has such a layer. */
+bool rv_model_differs(const rv_model *a, const rv_model *b, const char *layer,
+                      rv_model_difference *out, int *compared);
 /* Read every byte and verify every checksum. */
 RV_CHECKED rv_status rv_model_check(const char *path);
 typedef struct rv_model_tensor {
@@ -236,6 +253,7 @@ RV_CHECKED rv_status rv_run_claim(const char *path, rv_run **out);
 RV_CHECKED rv_status rv_run_begin(rv_run *run, const rv_config *config, const rv_run_info *info,
                                   int64_t metrics);
 bool rv_run_holds(rv_run *run);                       /* a run is there already */
+bool rv_run_complete(rv_run *run);                    /* and its status says so */
 RV_CHECKED rv_status rv_run_taken(const rv_run *run); /* RV_CREATE saying so */
 const char *rv_run_note(const rv_run *run);           /* of its lock; may be empty */
 int64_t rv_run_metrics(const rv_run *run);            /* bytes of metrics.jsonl */

@@ -8,15 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-struct rv_model {
-    char *name; /* of the file, for messages */
-    rv_h5_list list;
-    char *config;
-    int version;
-    rv_model_tensor *tensors;
-    int tensor_count;
-};
-
 /* ---- reading ----------------------------------------------------------------------------- */
 /* For what every file of ours has; its absence is damage. */
 static rv_status integer_find(const rv_model *model, const char *path, const char *attribute,

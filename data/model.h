@@ -9,6 +9,15 @@
 #define RV_MODEL_FORMAT "ranvier-model"
 enum { RV_MODEL_VERSION = 1, RV_MODEL_PATH = 2 * RV_NAME_MAX + 64 };
 
+struct rv_model {
+    char *name; /* of the file, for messages */
+    rv_h5_list list;
+    char *config;
+    int version;
+    rv_model_tensor *tensors;
+    int tensor_count;
+};
+
 /* Sum over all items but itself, whatever their order. */
 uint64_t rv_model_sum(const rv_h5_list *list);
 /* Names of arrays in the file. */

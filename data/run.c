@@ -170,6 +170,15 @@ bool rv_run_holds(rv_run *run) {
     return access(rv_run_file(run, "run.json"), F_OK) == 0 || errno != ENOENT;
 }
 
+/* A file that cannot be read says nothing. */
+bool rv_run_complete(rv_run *run) {
+    json_t *info = json_load_file(rv_run_file(run, "run.json"), 0, NULL);
+    const char *text = json_string_value(json_object_get(info, "status"));
+    bool complete = text && strcmp(text, "complete") == 0;
+    json_decref(info);
+    return complete;
+}
+
 const char *rv_run_note(const rv_run *run) {
     return rv_lock_note(run->lock);
 }

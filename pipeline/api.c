@@ -132,6 +132,27 @@ out:
     return status;
 }
 
+rv_code rv_diff(const char *a, const char *b, const char *layer, char **json) {
+    rv_status status = RV_OK;
+    TRY(need(json, "json"));
+    *json = NULL;
+    TRY(need(a, "a"));
+    TRY(need(b, "b"));
+    TRY(rv_diff_json(a, b, layer, json));
+out:
+    return status;
+}
+
+rv_code rv_runs(const char *const *paths, int count, char **json) {
+    rv_status status = RV_OK;
+    TRY(need(json, "json"));
+    *json = NULL;
+    TRY(need(paths, "paths"));
+    TRY(rv_runs_json(paths, count, json));
+out:
+    return status;
+}
+
 void rv_text_free(void *text) {
     rv_free(text);
 }

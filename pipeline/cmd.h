@@ -12,16 +12,18 @@
 #include "pipeline/ranvier.h"
 #include "pipeline/text.h"
 
-enum { RV_TEXT_COLUMNS = 100, RV_OPERANDS = 2 };
+enum { RV_TEXT_COLUMNS = 100, RV_OPERANDS_MOST = 1 << 20 };
 
 /* What the user typed. Strings are those of argv. */
 typedef struct rv_arguments {
     bool help, json, quiet, verbose;
     int threads; /* 0: not given */
-    const char *out, *isa, *data, *split, *predictions;
+    const char *out, *isa, *data, *split, *predictions, *resume, *init, *layer;
+    double max_seconds; /* 0: not given */
+    double grace;
     const char **sets; /* owned */
     int set_count;
-    const char *operand[RV_OPERANDS];
+    const char **operand; /* owned */
     int operand_count;
     const volatile int *stop; /* set by a signal; main.c */
 } rv_arguments;
@@ -40,6 +42,8 @@ rv_code rv_cmd_train(const rv_arguments *arguments);
 rv_code rv_cmd_eval(const rv_arguments *arguments);
 rv_code rv_cmd_info(const rv_arguments *arguments);
 rv_code rv_cmd_check(const rv_arguments *arguments);
+rv_code rv_cmd_diff(const rv_arguments *arguments);
+rv_code rv_cmd_status(const rv_arguments *arguments);
 rv_code rv_cmd_list(const rv_arguments *arguments);
 
 /* ---- cmd_options.c ---------------------------------------------------------------------- */

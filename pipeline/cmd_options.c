@@ -13,7 +13,14 @@
 #include "pipeline/cmd.h"
 
 /* What a value becomes. SET may be given many times; of the others the last one counts. */
-typedef enum rv_option_type { OPTION_FLAG, OPTION_TEXT, OPTION_COUNT, OPTION_SET } rv_option_type;
+typedef enum rv_option_type {
+    OPTION_FLAG,
+    OPTION_TEXT,
+    OPTION_COUNT,
+    OPTION_SET,
+    OPTION_CLOCK,   /* HH:MM:SS, as seconds */
+    OPTION_SECONDS, /* above 0 */
+} rv_option_type;
 
 /* `offset` is that of the field in rv_arguments; its C type follows from `type`. */
 typedef struct rv_option_row {
@@ -40,6 +47,17 @@ static const rv_option_row option_rows[] = {
      FIELD(split)},
     {"predictions", NO_LETTER + 5, "FILE", "write sample,label,prediction as CSV", OPTION_TEXT,
      FIELD(predictions)},
+    {"resume", NO_LETTER + 7, "auto|RUN",
+     "go on with a run; auto: the one of this recipe or of --out, else begin it", OPTION_TEXT,
+     FIELD(resume)},
+    {"init", NO_LETTER + 8, "FILE", "begin with the weights of this model, by name and shape",
+     OPTION_TEXT, FIELD(init)},
+    {"max-time", NO_LETTER + 9, "HH:MM:SS", "save and exit with 75 in time", OPTION_CLOCK,
+     FIELD(max_seconds)},
+    {"grace", NO_LETTER + 10, "SECONDS", "time for the last save after a signal (default 20)",
+     OPTION_SECONDS, FIELD(grace)},
+    {"layer", NO_LETTER + 11, "NAME", "compare the tensors of this layer alone", OPTION_TEXT,
+     FIELD(layer)},
     {"json", NO_LETTER + 6, NULL, "print one JSON object on standard output", OPTION_FLAG,
      FIELD(json)},
     {"quiet", 'q', NULL, "no progress and no log", OPTION_FLAG, FIELD(quiet)},
@@ -76,6 +94,25 @@ static rv_status count_parse(const char *name, const char *text, int *out) {
     return RV_OK;
 }
 
+/* Hours may have any number of digits, the others have two. */
+static rv_status clock_parse(const char *name, const char *text, double *out) {
+    int hours = 0, minutes = 0, seconds = 0, end = 0;
+    if (sscanf(text, "%6d:%2d:%2d%n", &hours, &minutes, &seconds, &end) != 3 || text[end] ||
+        strspn(text, "0123456789:") != strlen(text) || end < 7 || text[end - 3] != ':' ||
+        text[end - 6] != ':' || minutes > 59 || seconds > 59 || hours + minutes + seconds == 0)
+        return rv_fail(RV_USAGE, "--%s takes HH:MM:SS, not \"%s\"", name, text);
+    *out = 3600.0 * hours + 60 * minutes + seconds;
+    return RV_OK;
+}
+
+static rv_status seconds_parse(const char *name, const char *text, double *out) {
+    char *end = NULL;
+    *out = isdigit((unsigned char)*text) || *text == '.' ? strtod(text, &end) : 0;
+    if (!end || *end || !(*out > 0 && *out <= 86400))
+        return rv_fail(RV_USAGE, "--%s takes seconds above 0 up to a day, not \"%s\"", name, text);
+    return RV_OK;
+}
+
 /* There are never more assignments than words on the line: `sets` has room for all of argv. */
 static rv_status option_store(const rv_option_row *row, const char *value,
                               rv_arguments *arguments) {
@@ -86,6 +123,10 @@ static rv_status option_store(const rv_option_row *row, const char *value,
         *(const char **)field = value;
     else if (row->type == OPTION_COUNT)
         return count_parse(row->name, value, (int *)field);
+    else if (row->type == OPTION_CLOCK)
+        return clock_parse(row->name, value, (double *)field);
+    else if (row->type == OPTION_SECONDS)
+        return seconds_parse(row->name, value, (double *)field);
     else
         arguments->sets[arguments->set_count++] = value;
     return RV_OK;
@@ -200,6 +241,7 @@ rv_status rv_arguments_parse(const rv_command *command, int argc, char **argv, r
                               .doc = command->sentence};
     rv_parse parse = {command, out, RV_OK};
     TRY(rv_alloc((size_t)argc, sizeof *out->sets, "assignments", &out->sets));
+    TRY(rv_alloc((size_t)argc, sizeof *out->operand, "operands", &out->operand));
     error_t failed =
         argp_parse(&argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_EXIT | ARGP_NO_HELP, NULL, &parse);
     TRY(parse.status);
@@ -211,6 +253,7 @@ out:
 }
 
 void rv_arguments_finish(rv_arguments *arguments) {
+    rv_free(arguments->operand);
     rv_free(arguments->sets);
     *arguments = (rv_arguments){0};
 }

@@ -173,6 +173,10 @@ rv_code rv_cmd_train(const rv_arguments *arguments) {
         .progress = show,
         .log = show_line,
         .user = &display,
+        .resume = arguments->resume,
+        .init = arguments->init,
+        .max_seconds = arguments->max_seconds,
+        .grace = arguments->grace,
     };
     rv_train_result result = {.struct_size = sizeof result};
     rv_trainer *trainer = NULL;

@@ -143,6 +143,8 @@ static rv_status metrics_load(const char *path, int64_t *count, json_t **last) {
     while (getline(&line, &capacity, file) >= 0) { /* one line at a time: runs can be long */
         json_error_t error;
         json_t *root = json_loads(line, 0, &error);
+        /* The torn last line of a run that was killed: the next start cuts it off. */
+        if (!root && !strchr(line, '\n')) break;
         ++*count;
         if (!root) {
             rv_where where = {path, (int)*count, error.column};

@@ -3,6 +3,7 @@
  * environment, installs signal handlers or ends the process. A status is the exit code.
  */
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +15,17 @@
 #define COMMON " json quiet verbose "
 static const rv_command commands[] = {
     {"train", "CONFIG", "train a network as the recipe says and write a run folder",
-     COMMON "out set threads isa", 1, 1, true, rv_cmd_train},
+     COMMON "out set threads isa resume init max-time grace", 1, 1, true, rv_cmd_train},
     {"eval", "MODEL|DIR", "evaluate a model file or the best model of a run folder",
      COMMON "data set split predictions threads isa", 1, 1, false, rv_cmd_eval},
     {"info", "FILE", "say what a model, run folder, recipe or data file holds", COMMON, 1, 1, false,
      rv_cmd_info},
     {"check", "FILE|RUN|CONFIG", "verify a file, a run folder, or a recipe with its data",
      COMMON "set", 1, 1, false, rv_cmd_check},
+    {"diff", "A B", "compare two models or runs to the bit: exit 0 same, 1 different",
+     COMMON "layer", 2, 2, false, rv_cmd_diff},
+    {"status", "RUN...", "a table of runs, with mean and spread", COMMON, 1, RV_OPERANDS_MOST,
+     false, rv_cmd_status},
     {"list", "KIND",
      "list neurons, surrogates, layers, losses, regularizers, optimizers, schedules, encoders, "
      "init, readers, devices or keys",
@@ -30,20 +35,38 @@ enum { COMMANDS = sizeof commands / sizeof *commands };
 
 /* ---- signals ---------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t stop; /* the signal that asked for an end */
+#define GRACE 20 /* seconds for the last save after a signal; Slurm kills after 30 */
+
+static volatile sig_atomic_t stop;  /* the signal that asked for an end */
+static volatile sig_atomic_t grace; /* whole seconds from then on */
 
 /* The first asks to save and stop; a second SIGINT is a user who will not wait. */
 static void on_signal(int number) {
     if (stop && number == SIGINT) _exit(RV_INTERRUPT);
+    if (!stop) alarm((unsigned)grace);
     stop = number;
 }
 
+/* The step in progress was too long: what the last save left is there to go on from, and half a
+ * save is swept away by the next run. */
+static void on_alarm(int number) {
+    static const char text[] = "ranvier: no time to save; the last checkpoint stands\n";
+    (void)number;
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(RV_AGAIN);
+}
+
 /* SA_RESTART: the first signal interrupts no read or write of the step in progress. */
-static rv_status signals_install(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
-    if (sigaction(SIGINT, &action, NULL) != 0 || sigaction(SIGTERM, &action, NULL) != 0)
-        return rv_fail(RV_INTERNAL, "sigaction: %s", strerror(errno));
+static rv_status signals_install(double seconds) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGALRM};
+    grace = (sig_atomic_t)ceil(seconds);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction action = {.sa_handler = numbers[i] == SIGALRM ? on_alarm : on_signal,
+                                   .sa_flags = SA_RESTART};
+        sigemptyset(&action.sa_mask);
+        if (sigaction(numbers[i], &action, NULL) != 0)
+            return rv_fail(RV_INTERNAL, "sigaction: %s", strerror(errno));
+    }
     return RV_OK;
 }
 
@@ -81,13 +104,13 @@ static rv_status find_command(const char *word, const rv_command **out) {
 /* argv[0] becomes "ranvier COMMAND", which argp prints in usage lines. */
 static rv_status run_command(const rv_command *command, int argc, char **argv) {
     rv_status status = RV_OK;
-    rv_arguments arguments = {.stop = &stop};
+    rv_arguments arguments = {.stop = &stop, .grace = GRACE};
     char name[32];
     snprintf(name, sizeof name, "ranvier %s", command->name);
     argv[0] = name;
     TRY(rv_arguments_parse(command, argc, argv, &arguments));
     if (arguments.help) goto out;
-    if (command->stops) TRY(signals_install());
+    if (command->stops) TRY(signals_install(arguments.grace));
     TRY((rv_status)command->run(&arguments));
 out:
     rv_arguments_finish(&arguments);

@@ -63,6 +63,10 @@ typedef struct rv_train_options {
     void (*progress)(void *user, const rv_train_progress *progress);
     void (*log)(void *user, const char *line); /* one line without newline; may be NULL */
     void *user;
+    const char *resume; /* a run folder, or "auto": `out` or runs/<stem>, started or continued */
+    const char *init;   /* model file whose tensors of equal name and shape are the first weights */
+    double max_seconds; /* save and return 75 in time for this; 0: no limit */
+    double grace;       /* refuse (69) to start where a save takes longer than this; 0: never */
 } rv_train_options;
 
 typedef struct rv_train_result {
@@ -84,8 +88,9 @@ typedef struct rv_train_result {
 } rv_train_result;
 
 /* Train as the recipe says, write the run folder, evaluate. Codes: 66 input missing, 65 damaged
- * data, 78 recipe, 73 the run folder exists or cannot be created (before any step), 74 writing
- * failed, 70 the loss is not finite, 75 stopped through `stop` after saving last.h5.
+ * data, 78 recipe or resume mismatch, 73 the run folder exists, is in use or cannot be created
+ * (before any step), 74 writing failed, 70 the loss is not finite, 75 stopped through `stop` or by
+ * max_seconds after saving last.h5. A resumed run has the bits of one that never stopped.
  * *trainer, NULL when nothing was made, is the caller's and holds the strings and arrays of
  * *result. On failure *result holds what is known (run may be NULL). */
 rv_code rv_train(const rv_train_options *options, rv_trainer **trainer, rv_train_result *result);
@@ -143,6 +148,12 @@ rv_code rv_info(const char *path, char **json);
 /* Verify a model file's checksums, every file of a run folder, a data file, or a recipe with its
  * data and network. 65 damaged, 66 missing, 78 recipe. {"path", "format", "ok": true, ...}. */
 rv_code rv_check(const char *path, const char *const *sets, int set_count, char **json);
+/* Compare two model files (of a run folder its last.h5) to the bit; layer: its tensors alone, or
+ * NULL. 0 same, 1 different. {"a", "b", "same", "compared", "first": {"name", "what", "index", "a",
+ * "b", "a_bits", "b_bits"}}. */
+rv_code rv_diff(const char *a, const char *b, const char *layer, char **json);
+/* What became of runs: {"runs": [{"run", "status", ...}], "mean", "spread"}. */
+rv_code rv_runs(const char *const *paths, int count, char **json);
 void rv_text_free(void *text); /* NULL allowed */
 
 #ifdef __cplusplus

@@ -1,183 +1,44 @@
 /*
  * Training: recipe -> data, network, device -> epochs -> run folder. The serial trainer does the
- * arithmetic; here is what surrounds a step: order, saving, evaluation, figures.
+ * arithmetic; here is what surrounds a step: order, saving, evaluation, stopping.
  *
- * Order matters: everything that can be refused (recipe, data, batch, output folder) is refused
- * before the first step, and after every step the run can be left in a state to go on from.
+ * After every step the run can be left in a state to go on from; what is saved is all that the
+ * following steps depend on, so a resumed run has the bits of one that never stopped.
  */
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "pipeline/internal.h"
+#include "pipeline/train.h"
 
-/* Outlives the training: the strings and arrays of the result point into it. */
-struct rv_trainer {
-    char *run;
-    rv_layers layers;
-};
-
-/* One call of rv_train: all it opens is closed in rv_train_run, in reverse order. */
-typedef struct rv_training {
-    const rv_train_options *options;
-    rv_trainer *trainer;
-    rv_setup setup;
-    rv_share share[RV_SPLITS];
-    rv_score score[RV_SPLITS]; /* of the newest evaluation */
-    rv_run *run;
-    char *recipe; /* text that model files carry */
-    rv_progress progress;
-    int64_t steps, steps_per_epoch; /* in the whole run, in an epoch */
-    double loss, correct;           /* sums over the samples of this epoch */
-    int64_t samples;
-    double begun, saved; /* when the call began, when last.h5 was written */
-    double best_test;    /* test accuracy of the best epoch */
-    rv_pace pace;
-    rv_watch watch;
-} rv_training;
-
-/* One line for the log. A message cut at 1023 bytes is still a message. */
-RV_PRINTF(2, 3) static void say(const rv_training *training, const char *format, ...) {
-    if (!training->options->log) return;
-    char line[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(line, sizeof line, format, arguments);
-    va_end(arguments);
-    training->options->log(training->options->user, line);
-}
+/* ---- when to stop ----------------------------------------------------------------------- */
 
 /* Read once a step: the signal handler that sets it runs in any thread at any time. */
 static bool stopped(const rv_training *training) {
     return training->options->stop && *training->options->stop;
 }
 
-/* Of the epoch so far; NAN before its first sample (epochs: 0), which prints as null. */
-static double mean_loss(const rv_training *training) {
-    return training->samples ? training->loss / (double)training->samples : NAN;
+/* Another step and the save after it must fit; twice what they took, as machines are shared. Asked
+ * when no save is in flight or right after a step: the figure of an earlier save will do. */
+static bool time_is_up(const rv_training *training) {
+    double limit = training->options->max_seconds;
+    double need = 2 * training->step_seconds;
+    if (limit <= 0) return false;
+    if (training->saver) need += 2 * rv_saver_seconds(training->saver);
+    return rv_host_seconds() - training->begun + need >= limit;
 }
 
-static double mean_accuracy(const rv_training *training) {
-    return training->samples ? training->correct / (double)training->samples : NAN;
-}
-
-/* ---- before the first step -------------------------------------------------------------- */
-
-/* File name without folder and extension: the default name of the run. */
-static void stem_of(const char *path, char *stem, size_t size) {
-    const char *slash = strrchr(path, '/');
-    snprintf(stem, size, "%s", slash ? slash + 1 : path);
-    char *dot = strrchr(stem, '.');
-    if (dot && dot != stem) *dot = 0;
-}
-
-/* One line: the neurons, the preset, the form of every product, the processor. */
-static void say_what_runs(const rv_training *training) {
-    static const char *const form_names[] = {
-#define FORM_NAME(name, word) word,
-        RV_FORM_LIST(FORM_NAME)
-#undef FORM_NAME
-    };
-    const rv_setup *setup = &training->setup;
-    char neurons[512], forms[256] = "";
-    size_t used = 0;
-    rv_net_describe(setup->net, neurons, sizeof neurons);
-    for (int i = 0; i < setup->net->layer_count && used < sizeof forms; i++) {
-        rv_form form = rv_net_layer_form(setup->net, i);
-        if (form == RV_FORM_AUTO) continue;
-        used += (size_t)snprintf(forms + used, sizeof forms - used, "%s%s %s", used ? ", " : "",
-                                 rv_net_layer_name(setup->net, i), form_names[form]);
-    }
-    say(training, "%s (preset %s); forms: %s; isa %s, %d thread%s", neurons, setup->config->preset,
-        forms, rv_isa_name(rv_device_isa(&setup->device)), setup->threads,
-        setup->threads == 1 ? "" : "s");
-}
-
-/* The folder is made last of all openings: a recipe that fails leaves no empty run behind. */
-static rv_status run_open(rv_training *training) {
-    rv_status status = RV_OK;
-    const rv_setup *setup = &training->setup;
-    char digest[17], stem[256];
-    rv_config_digest(setup->config, digest);
-    stem_of(training->options->config, stem, sizeof stem);
-    const rv_run_info info = {
-        .version = RANVIER_VERSION,
-        .isa = rv_isa_name(rv_device_isa(&setup->device)),
-        .schedule = "serial",
-        .digest = digest,
-        .seed = setup->config->seed,
-        .threads = setup->threads,
-        .net = setup->net,
-    };
-    TRY(rv_run_create(training->options->out, stem, setup->config, &info, &training->run));
-    TRY(rv_strdup(rv_run_path(training->run), &training->trainer->run));
-    /* After config.yaml is written: there the forms stay `auto`, as the user said it. */
-    TRY(rv_setup_recipe(setup, &training->recipe));
-    if (!rv_h5_available()) say(training, "built without HDF5: no model file is written");
-out:
-    return status;
-}
-
-/* Everything before the first step, cheapest refusals first. */
-static rv_status training_open(rv_training *training) {
-    rv_status status = RV_OK;
-    const rv_train_options *options = training->options;
-    rv_setup *setup = &training->setup;
-    TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
-    const rv_config *config = setup->config;
-    for (int split = 0; split < RV_SPLITS; split++)
-        TRY(rv_share_open(&training->share[split], config, (rv_split)split,
-                          split == RV_SPLIT_TRAIN));
-    rv_share *train = &training->share[RV_SPLIT_TRAIN];
-    TRY(rv_setup_net(setup, &train->source));
-    training->steps_per_epoch =
-        (train->source.count + config->train.batch - 1) / config->train.batch;
-    training->steps = config->train.epochs * training->steps_per_epoch;
-    if (config->train.max_steps && config->train.max_steps < training->steps)
-        training->steps = config->train.max_steps;
-    TRY(rv_setup_device(setup, options->isa, options->threads));
-    /* The horizon is fixed at the start, so that a resumed run follows the same curve. */
-    int64_t horizon = config->train.total_steps ? config->train.total_steps : training->steps;
-    TRY(rv_setup_serial(setup, train, NULL, horizon > 0 ? horizon : 1)); /* 1: epochs: 0 */
-    TRY(run_open(training));
-    say_what_runs(training);
-    training->progress.best_validation = NAN;
-    training->best_test = NAN;
-out:
-    return status;
+static bool must_stop(const rv_training *training) {
+    return stopped(training) || time_is_up(training);
 }
 
 /* ---- saving ----------------------------------------------------------------------------- */
 
-/* Write a model file of the run; previous: name that the old file keeps, or NULL. Only files to go
- * on from (those with a previous one) carry the optimiser's state: best.h5 is for use. */
-static rv_status save(rv_training *training, const char *name, const char *previous) {
-    rv_status status = RV_OK;
-    char *path = NULL, *old = NULL;
-    if (!rv_h5_available()) return RV_OK;
-    rv_serial *serial = training->setup.serial;
-    const rv_model_save model = {
-        .net = training->setup.net,
-        .block = rv_version_block(rv_serial_version(serial)),
-        .optimizer = previous ? rv_serial_optimizer(serial) : NULL,
-        .progress = &training->progress,
-        .config_text = training->recipe,
-        .isa = rv_isa_name(rv_device_isa(&training->setup.device)),
-    };
-    TRY(rv_strdup(rv_run_file(training->run, name), &path));
-    if (previous) TRY(rv_strdup(rv_run_file(training->run, previous), &old));
-    TRY(rv_model_write(path, old, &model));
-out:
-    rv_free(old);
-    rv_free(path);
-    return status;
-}
-
-static rv_status save_last(rv_training *training) {
-    rv_status status = save(training, "last.h5", "previous.h5");
+/* Copy the state and let it be written while training goes on. */
+static rv_status save(rv_training *training, int keep) {
     training->saved = rv_host_seconds();
-    return status;
+    if (!training->saver) return RV_OK;
+    return rv_saver_save(training->saver, &training->progress, keep);
 }
 
 /* checkpoint.every in updates or in seconds; every epoch ends with a save anyway. */
@@ -188,69 +49,33 @@ static bool save_is_due(const rv_training *training) {
             rv_host_seconds() - training->saved >= config->checkpoint_seconds);
 }
 
-/* ---- telling ---------------------------------------------------------------------------- */
-
-/* Called with the pace running or in a pause: its rate stands still in pauses. */
-static void tell(const rv_training *training, bool epoch_end) {
-    if (!training->options->progress) return;
-    const rv_progress *at = &training->progress;
-    double rate = rv_pace_rate(&training->pace);
-    /* At the end of an epoch the counters have moved on; the user still means the old one. */
-    int64_t step_in_epoch = epoch_end ? training->steps_per_epoch : at->batch_in_epoch;
-    double left = (double)(training->steps - at->step) * training->setup.config->train.batch;
-    const rv_train_progress progress = {
-        .epoch = at->epoch + !epoch_end,
-        .epochs = training->setup.config->train.epochs,
-        .step = at->step,
-        .steps = training->steps,
-        .step_in_epoch = step_in_epoch,
-        .steps_in_epoch = training->steps_per_epoch,
-        .epoch_end = epoch_end,
-        .loss = mean_loss(training),
-        .accuracy = mean_accuracy(training),
-        .validation_accuracy = rv_score_accuracy(&training->score[RV_SPLIT_VALIDATION]),
-        .test_accuracy = rv_score_accuracy(&training->score[RV_SPLIT_TEST]),
-        .samples_per_s = rate,
-        .seconds_left = left / rate,
-    };
-    training->options->progress(training->options->user, &progress);
+static rv_status save_wait(rv_training *training) {
+    return training->saver ? rv_saver_wait(training->saver) : RV_OK;
 }
 
-/* Keyed by layer in network order; jansson keeps the order of insertion. */
-static json_t *rates_json(const rv_layers *layers) {
-    json_t *rates = json_object();
-    for (int i = 0; rates && i < layers->count; i++)
-        json_object_set_new(rates, layers->name[i], rv_json_number(layers->rate[i]));
-    return rates;
-}
-
-/* The epoch's line of metrics.jsonl. evaluated: the scores belong to this epoch. */
-static rv_status metric_epoch(rv_training *training, bool evaluated) {
+/* Leave a file to go on from and say so. */
+static rv_status stop_here(rv_training *training) {
     rv_status status = RV_OK;
-    char *line = NULL;
-    double loss = mean_loss(training);
-    bool bad = training->samples && !isfinite(loss);
-    const rv_score *score = training->score;
-    json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "event", "epoch", "epoch",
-        (json_int_t)training->progress.epoch, "step", (json_int_t)training->progress.step,
-        "train_loss", rv_json_number(loss), "train_accuracy",
-        rv_json_number(mean_accuracy(training)), "validation_accuracy",
-        rv_json_number(evaluated ? rv_score_accuracy(&score[RV_SPLIT_VALIDATION]) : NAN),
-        "test_accuracy", rv_json_number(evaluated ? rv_score_accuracy(&score[RV_SPLIT_TEST]) : NAN),
-        "seconds", rv_json_number(rv_host_seconds() - training->begun), "samples_per_s",
-        rv_json_number(rv_pace_rate(&training->pace)), "rates",
-        evaluated ? rates_json(&training->trainer->layers) : json_object());
-    /* null alone could also mean "there is no such share". */
-    if (root && bad) json_object_set_new(root, "nonfinite", json_pack("[s]", "train_loss"));
-    TRY(rv_json_text(root, true, &line));
-    TRY(rv_run_metric(training->run, line));
+    bool signal = stopped(training);
+    rv_watch_end(&training->watch);
+    training->progress.metrics = rv_run_metrics(training->run);
+    TRY(save(training, RV_KEEP_LAST));
+    TRY(save_wait(training));
+    TRY(rv_run_status(training->run, "checkpointed"));
+    FAIL(RV_AGAIN, "stopped%s after step %lld of %lld, saved in %s; --resume auto goes on",
+         signal ? "" : " by --max-time", (long long)training->progress.step,
+         (long long)training->steps, training->trainer->run);
 out:
-    rv_free(line);
     return status;
 }
 
-/* ---- epochs ----------------------------------------------------------------------------- */
+/* ---- evaluation ------------------------------------------------------------------------- */
+
+/* A stop does not wait for the end of an evaluation. */
+static rv_status sample_done(void *self, uint64_t sample, int32_t label, int32_t prediction) {
+    (void)sample, (void)label, (void)prediction;
+    return must_stop(self) ? rv_fail(RV_AGAIN, "stopped in an evaluation") : RV_OK;
+}
 
 /* Score validation and test shares under the weights as they are. Both after every epoch: the test
  * accuracy of the chosen epoch is then known without keeping or reloading its weights, and costs
@@ -258,11 +83,12 @@ out:
 static rv_status evaluate(rv_training *training) {
     rv_status status = RV_OK;
     const rv_score *shown = NULL;
+    const rv_score_each each = {sample_done, training};
     for (int split = RV_SPLIT_VALIDATION; split <= RV_SPLIT_TEST; split++) {
         rv_share *share = &training->share[split];
         if (!share->loader) continue;
         rv_score_finish(&training->score[split]);
-        TRY(rv_score_share(&training->setup, share, NULL, &training->score[split]));
+        TRY(rv_score_share(&training->setup, share, &each, &training->score[split]));
         shown = &training->score[split]; /* rates are those of the test share where there is one */
     }
     if (shown) {
@@ -273,36 +99,44 @@ out:
     return status;
 }
 
-/* Evaluate, choose, save and report at the end of an epoch (or of none: the untrained network). */
+/* Whether the newest evaluation is the best so far; without a validation share the newest is. */
+static bool choose_best(rv_training *training) {
+    rv_progress *at = &training->progress;
+    double accuracy = rv_score_accuracy(&training->score[RV_SPLIT_VALIDATION]);
+    at->last_test = rv_score_accuracy(&training->score[RV_SPLIT_TEST]);
+    if (accuracy <= at->best_validation) return false; /* false for NAN */
+    at->best_validation = accuracy;
+    at->best_epoch = rv_training_epoch(training);
+    at->best_test = at->last_test;
+    return true;
+}
+
+/* ---- epochs ----------------------------------------------------------------------------- */
+
+/* Evaluate, choose, report and save at the end of an epoch (or of none: the untrained network). A
+ * stop during the evaluation leaves the epoch open: it is closed when the run goes on. So does an
+ * epoch that max_steps cut short, for a run that goes on with more: what is saved then has neither
+ * its line of metrics nor its effect on the rate. */
 static rv_status epoch_close(rv_training *training) {
     rv_status status = RV_OK;
     rv_progress *at = &training->progress;
     const rv_score *validation = &training->score[RV_SPLIT_VALIDATION];
-    TRY(evaluate(training));
-    if (validation->samples)
-        rv_optimizer_epoch(rv_serial_optimizer(training->setup.serial), validation->loss);
-    double accuracy = rv_score_accuracy(validation);
-    if (isnan(accuracy) || !(accuracy <= at->best_validation)) { /* no validation: the newest */
-        at->best_validation = accuracy;
-        at->best_epoch = at->epoch;
-        training->best_test = rv_score_accuracy(&training->score[RV_SPLIT_TEST]);
-        TRY(save(training, "best.h5", NULL));
+    bool whole = at->step > 0 && at->batch_in_epoch >= training->steps_per_epoch;
+    status = evaluate(training);
+    if (status == RV_AGAIN) status = stop_here(training);
+    TRY(status);
+    if (whole) {
+        at->epoch++;
+        at->batch_in_epoch = 0;
+        if (validation->samples)
+            rv_optimizer_epoch(rv_serial_optimizer(training->setup.serial), validation->loss);
     }
-    /* The file first: a metrics line promises that its epoch can be gone on from. */
-    TRY(save_last(training));
-    TRY(metric_epoch(training, true));
-out:
-    return status;
-}
-
-/* Leave a file to go on from and say so. */
-static rv_status stop_here(rv_training *training) {
-    rv_status status = RV_OK;
-    rv_watch_end(&training->watch);
-    TRY(save_last(training));
-    TRY(rv_run_status(training->run, "checkpointed"));
-    FAIL(RV_AGAIN, "stopped after step %lld of %lld, saved in %s",
-         (long long)training->progress.step, (long long)training->steps, training->trainer->run);
+    int keep = RV_KEEP_LAST | (choose_best(training) ? RV_KEEP_BEST : 0);
+    at->metrics = rv_run_metrics(training->run);
+    TRY(rv_training_metric(training, true));
+    if (whole) at->metrics = rv_run_metrics(training->run);
+    TRY(save(training, keep));
+    rv_training_tell(training, true);
 out:
     return status;
 }
@@ -312,52 +146,75 @@ out:
 static rv_status step(rv_training *training, const rv_batch *batch) {
     rv_status status = RV_OK;
     rv_step_result result = {0};
+    rv_progress *at = &training->progress;
+    double begun = rv_host_seconds();
     TRY(rv_serial_step(training->setup.serial, batch, &result));
-    rv_watch_step(&training->watch);
-    training->loss += result.loss * result.B;
-    training->correct += (double)result.correct;
-    training->samples += result.B;
-    training->progress.step++;
-    training->progress.batch_in_epoch++;
+    training->step_seconds = rv_host_seconds() - begun;
+    if (training->watching) rv_watch_step(&training->watch);
+    at->epoch_loss += result.loss * result.B;
+    at->epoch_correct += result.correct;
+    at->epoch_samples += result.B;
+    at->step++;
+    at->batch_in_epoch++;
     if (!isfinite(result.loss)) {
-        TRY(metric_epoch(training, false));
+        TRY(rv_training_metric(training, false));
         FAIL(RV_INTERNAL,
              "the loss is not finite at step %lld (epoch %lld): lower "
              "train.optimizer.lr or set train.clip_norm",
-             (long long)training->progress.step, (long long)training->progress.epoch + 1);
+             (long long)at->step, (long long)rv_training_epoch(training));
     }
-    tell(training, false);
+    rv_training_tell(training, false);
 out:
     return status;
 }
 
-/* The steps of one epoch, or fewer when max_steps or `stop` ends them. The order of samples depends
- * on seed and epoch alone. */
+/* The memory of steps is watched only while no save is in flight: figures of the two are apart. A
+ * save that failed ends the run here. */
+static rv_status watch(rv_training *training) {
+    rv_status status = RV_OK;
+    bool idle = true;
+    if (training->saver) TRY(rv_saver_check(training->saver, &idle));
+    if (!idle || training->watching) goto out;
+    rv_watch_begin(&training->watch);
+    training->watching = true;
+out:
+    return status;
+}
+
+static void watch_end(rv_training *training) {
+    if (training->watching) rv_watch_end(&training->watch);
+    training->watching = false;
+}
+
+/* The steps of one epoch, or what is left of it, or fewer when max_steps or a stop ends them. The
+ * order of samples depends on seed and epoch alone. */
 static rv_status epoch_run(rv_training *training) {
     rv_status status = RV_OK;
     rv_progress *at = &training->progress;
     rv_loader *loader = training->share[RV_SPLIT_TRAIN].loader;
     const rv_batch *batch = NULL;
-    training->loss = training->correct = 0;
-    training->samples = 0;
-    rv_watch_begin(&training->watch);
-    TRY(rv_loader_start(loader, (uint32_t)at->epoch, 0));
+    if (at->batch_in_epoch == 0) {
+        at->epoch_loss = 0;
+        at->epoch_correct = at->epoch_samples = 0;
+    }
+    TRY(rv_loader_start(loader, (uint32_t)at->epoch, at->batch_in_epoch));
     while (at->step < training->steps) {
+        TRY(watch(training));
         TRY(rv_loader_next(loader, &batch));
         if (!batch) break;
         TRY(rv_pace_start(&training->pace, batch->B));
         TRY(step(training, batch));
-        if (stopped(training)) TRY(stop_here(training));
+        if (must_stop(training)) TRY(stop_here(training));
         if (save_is_due(training)) { /* neither the pace nor the memory of steps sees it */
-            rv_watch_end(&training->watch);
+            watch_end(training);
             rv_pace_pause(&training->pace);
-            TRY(save_last(training));
+            at->metrics = rv_run_metrics(training->run);
+            TRY(save(training, RV_KEEP_LAST));
             rv_pace_resume(&training->pace);
-            rv_watch_begin(&training->watch);
         }
     }
-    rv_watch_end(&training->watch);
 out:
+    watch_end(training);
     return status;
 }
 
@@ -368,43 +225,18 @@ static rv_status train(rv_training *training) {
     rv_progress *at = &training->progress;
     training->saved = rv_host_seconds();
     if (training->steps == 0) TRY(epoch_close(training));
-    while (at->step < training->steps) {
+    while (at->step < training->steps || at->batch_in_epoch > 0) {
         TRY(epoch_run(training));
-        at->epoch++;
-        at->batch_in_epoch = 0;
         rv_pace_pause(&training->pace);
         TRY(epoch_close(training));
         rv_pace_resume(&training->pace);
-        tell(training, true);
-        if (stopped(training) && at->step < training->steps) TRY(stop_here(training));
+        if (at->step >= training->steps) break;
+        if (must_stop(training)) TRY(stop_here(training));
     }
     TRY(rv_pace_close(&training->pace));
-    TRY(rv_run_status(training->run, "complete"));
+    TRY(save_wait(training));
 out:
     return status;
-}
-
-/* From whatever state the training ended in; absent figures are NAN. */
-static void result_fill(const rv_training *training, rv_train_result *result) {
-    const rv_trainer *trainer = training->trainer;
-    *result = (rv_train_result){
-        .struct_size = sizeof *result,
-        .test_accuracy = training->best_test,
-        .test_accuracy_last = rv_score_accuracy(&training->score[RV_SPLIT_TEST]),
-        .validation_accuracy = training->progress.best_validation,
-        .train_loss = mean_loss(training),
-        .epochs = training->progress.epoch,
-        .steps = training->progress.step,
-        .seconds = rv_host_seconds() - training->begun,
-        .step_ms_median = rv_pace_median_ms(&training->pace),
-        .samples_per_s = rv_pace_rate(&training->pace),
-        .peak_mb = training->watch.peak_mb,
-        .peak_step_mb = training->watch.step_mb > 0 ? training->watch.step_mb : NAN,
-        .layer_count = trainer->layers.count,
-        .layer_name = trainer->layers.name,
-        .layer_rate = trainer->layers.rate,
-        .run = trainer->run,
-    };
 }
 
 rv_status rv_train_run(const rv_train_options *options, rv_trainer **trainer,
@@ -414,17 +246,20 @@ rv_status rv_train_run(const rv_train_options *options, rv_trainer **trainer,
     *trainer = NULL;
     TRY(rv_alloc(1, sizeof *training.trainer, "the trainer", &training.trainer));
     *trainer = training.trainer;
-    TRY(training_open(&training));
-    TRY(train(&training));
+    TRY(rv_training_open(&training));
+    if (!training.done) TRY(train(&training));
+    TRY(rv_run_status(training.run, "complete"));
 out:
-    if (status != RV_OK && status != RV_AGAIN && training.run) {
+    if (status != RV_OK && status != RV_AGAIN && training.begun_run) {
         rv_error first = *rv_error_get(); /* what failed first is what the user must read */
         if (rv_run_status(training.run, "failed") != RV_OK) rv_error_set(&first);
     }
+    rv_saver_destroy(training.saver);
     rv_watch_close(&training.watch);
-    if (training.trainer) result_fill(&training, result);
+    if (training.trainer) rv_training_result(&training, result);
     rv_pace_finish(&training.pace);
     rv_run_destroy(training.run);
+    rv_free(training.path);
     rv_free(training.recipe);
     for (int split = 0; split < RV_SPLITS; split++) {
         rv_score_finish(&training.score[split]);

@@ -1,0 +1,57 @@
+/*
+ * Inside pipeline/: one training, shared by its opening (train_open.c), its steps and epochs
+ * (train.c) and what it tells (train_tell.c).
+ */
+#ifndef RV_PIPELINE_TRAIN_H
+#define RV_PIPELINE_TRAIN_H
+
+#include "pipeline/durable.h"
+
+/* Outlives the training: the strings and arrays of the result point into it. */
+struct rv_trainer {
+    char *run;
+    rv_layers layers;
+};
+
+/* One call of rv_train: all it opens is closed in rv_train_run, in reverse order. */
+typedef struct rv_training {
+    const rv_train_options *options;
+    rv_trainer *trainer;
+    rv_setup setup;
+    rv_share share[RV_SPLITS];
+    rv_score score[RV_SPLITS]; /* of the newest evaluation */
+    char *path;                /* of the run folder, when it was given */
+    rv_run *run;
+    bool begun_run;   /* run.json is this training's */
+    char *recipe;     /* text that model files carry */
+    char digest[17];  /* of all that resuming depends on */
+    rv_saver *saver;  /* NULL: a build without HDF5 */
+    rv_resume resume; /* while opening */
+    bool resumed;     /* goes on from a checkpoint */
+    bool done;        /* which had nothing left to do */
+    rv_progress progress;
+    int64_t steps, steps_per_epoch; /* in the whole run, in an epoch */
+    double begun, saved;            /* when the call began, when a save was last due */
+    double step_seconds;            /* of the newest step */
+    rv_pace pace;
+    rv_watch watch;
+    bool watching;
+} rv_training;
+
+/* ---- train_open.c ----------------------------------------------------------------------- */
+/* Everything before the first step, cheapest refusals first. */
+RV_CHECKED rv_status rv_training_open(rv_training *training);
+
+/* ---- train_tell.c ----------------------------------------------------------------------- */
+/* One line for the log. */
+void rv_training_say(const rv_training *training, const char *format, ...) RV_PRINTF(2, 3);
+/* Number of the epoch begun last, from 1; 0: none. */
+int64_t rv_training_epoch(const rv_training *training);
+/* Tell the caller's progress function. */
+void rv_training_tell(const rv_training *training, bool epoch_end);
+/* The epoch's line of metrics.jsonl. evaluated: the scores belong to this epoch. */
+RV_CHECKED rv_status rv_training_metric(rv_training *training, bool evaluated);
+/* From whatever state the training ended in; absent figures are NAN. */
+void rv_training_result(const rv_training *training, rv_train_result *result);
+
+#endif

@@ -1,0 +1,219 @@
+/*
+ * Opening a training: recipe, run folder, data, device, network, and where to start. Everything
+ * that can be refused is refused here, before the first step, and a refusal leaves no new folder
+ * and changes nothing in an old one.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pipeline/train.h"
+
+static void say_line(void *user, const char *line) {
+    rv_training_say(user, "%s", line);
+}
+
+static void say_tensor(void *user, const char *name, const char *why) {
+    rv_training_say(user, "--init: %s %s", name, why);
+}
+
+/* File name without folder and extension: the default name of the run. */
+static void stem_of(const char *path, char *stem, size_t size) {
+    const char *slash = strrchr(path, '/');
+    snprintf(stem, size, "%s", slash ? slash + 1 : path);
+    char *dot = strrchr(stem, '.');
+    if (dot && dot != stem) *dot = 0;
+}
+
+/* One line: the neurons, the preset, the form of every product, the processor. */
+static void say_what_runs(const rv_training *training) {
+    static const char *const form_names[] = {
+#define FORM_NAME(name, word) word,
+        RV_FORM_LIST(FORM_NAME)
+#undef FORM_NAME
+    };
+    const rv_setup *setup = &training->setup;
+    char neurons[512], forms[256] = "";
+    size_t used = 0;
+    rv_net_describe(setup->net, neurons, sizeof neurons);
+    for (int i = 0; i < setup->net->layer_count && used < sizeof forms; i++) {
+        rv_form form = rv_net_layer_form(setup->net, i);
+        if (form == RV_FORM_AUTO) continue;
+        used += (size_t)snprintf(forms + used, sizeof forms - used, "%s%s %s", used ? ", " : "",
+                                 rv_net_layer_name(setup->net, i), form_names[form]);
+    }
+    rv_training_say(training, "%s (preset %s); forms: %s; isa %s, %d thread%s", neurons,
+                    setup->config->preset, forms, rv_isa_name(rv_device_isa(&setup->device)),
+                    setup->threads, setup->threads == 1 ? "" : "s");
+}
+
+/* A folder that exists is locked first of all, so that a second run is told at once. */
+static rv_status folder_claim(rv_training *training, const char *stem) {
+    rv_status status = RV_OK;
+    const rv_train_options *options = training->options;
+    bool must = false;
+    TRY(rv_resume_path(options->resume, options->out, stem, &training->path, &must));
+    if (training->path && access(training->path, F_OK) == 0)
+        TRY(rv_run_claim(training->path, &training->run));
+    bool holds = training->run && rv_run_holds(training->run);
+    if (must && !holds) FAIL(RV_INPUT, "%s: holds no run to resume", training->path);
+    if (!holds) goto out;
+    if (!options->resume) {
+        status = rv_run_taken(training->run);
+        goto out;
+    }
+    TRY(rv_resume_open(training->run, say_line, training, &training->resume));
+    training->resumed = training->resume.model != NULL;
+    if (!training->resumed)
+        rv_training_say(training, "%s: no checkpoint in it, starting at the beginning",
+                        training->path);
+out:
+    return status;
+}
+
+/* Weights to start from, [n_all]: those of the checkpoint, of --init, or (NULL) the initial ones.
+ */
+static rv_status weights_find(rv_training *training, float **block) {
+    rv_status status = RV_OK;
+    const rv_net *net = training->setup.net;
+    const char *init = training->options->init;
+    rv_model *model = NULL;
+    int taken = 0;
+    if (!training->resumed && !init) return RV_OK;
+    TRY(rv_alloc(net->n_all, sizeof **block, "weights", block));
+    if (training->resumed) {
+        TRY(rv_model_load(training->resume.model, net, *block, NULL, &training->progress));
+        goto out;
+    }
+    TRY(rv_net_init(net, *block));
+    TRY(rv_model_open(init, &model));
+    TRY(rv_model_import(model, net, *block, say_tensor, training, &taken));
+    rv_training_say(training, "--init: %d of %d tensors from %s", taken, net->tensor_count, init);
+out:
+    rv_model_close(model);
+    return status;
+}
+
+/* A new folder is made last of all openings: a recipe that fails leaves no empty run behind. */
+static rv_status run_open(rv_training *training, const char *stem) {
+    rv_status status = RV_OK;
+    const rv_setup *setup = &training->setup;
+    const rv_run_info info = {
+        .version = RANVIER_VERSION,
+        .isa = rv_isa_name(rv_device_isa(&setup->device)),
+        .schedule = "serial",
+        .digest = training->digest,
+        .seed = setup->config->seed,
+        .threads = setup->threads,
+        .net = setup->net,
+    };
+    if (training->run)
+        TRY(rv_run_begin(training->run, setup->config, &info, training->progress.metrics));
+    else
+        TRY(rv_run_create(training->path, stem, setup->config, &info, &training->run));
+    training->begun_run = true;
+    TRY(rv_strdup(rv_run_path(training->run), &training->trainer->run));
+    if (*rv_run_note(training->run)) rv_training_say(training, "%s", rv_run_note(training->run));
+    /* After config.yaml is written: there the forms stay `auto`, as the user said it. */
+    TRY(rv_setup_recipe(setup, &training->recipe));
+out:
+    return status;
+}
+
+/* The first save: proves that the folder takes one, tells how long it takes, and is there for a run
+ * that is killed early. */
+static rv_status saving_open(rv_training *training) {
+    rv_status status = RV_OK;
+    double grace = training->options->grace, took;
+    if (!rv_h5_available()) {
+        rv_training_say(training, "built without HDF5: no model file is written");
+        return RV_OK;
+    }
+    TRY(rv_saver_create(&training->setup, training->run, training->recipe, training->digest,
+                        !training->resumed, &training->saver));
+    if (training->steps == 0) goto out; /* its only save is its last */
+    if (training->resume.fell_back) rv_saver_drop_last(training->saver);
+    training->progress.metrics = rv_run_metrics(training->run);
+    TRY(rv_saver_save(training->saver, &training->progress, RV_KEEP_LAST));
+    TRY(rv_saver_wait(training->saver));
+    took = rv_saver_seconds(training->saver);
+    if (grace > 0 && took > grace)
+        FAIL(RV_RESOURCE,
+             "saving a checkpoint takes %.1f s here, more than the %g s of --grace: a signal could "
+             "not be obeyed in time",
+             took, grace);
+out:
+    return status;
+}
+
+/* Where the run stands and how long it is. */
+static void length_find(rv_training *training) {
+    const rv_config *config = training->setup.config;
+    int64_t count = training->share[RV_SPLIT_TRAIN].source.count, batch = config->train.batch;
+    training->steps_per_epoch = (count + batch - 1) / batch;
+    training->steps = config->train.epochs * training->steps_per_epoch;
+    if (config->train.max_steps && config->train.max_steps < training->steps)
+        training->steps = config->train.max_steps;
+    training->progress = (rv_progress){.best_validation = NAN, .best_test = NAN, .last_test = NAN};
+}
+
+/* The horizon of the rate is fixed at the first start, so that a resumed run follows the same curve
+ * whatever its epochs are now. */
+static int64_t horizon_of(const rv_training *training) {
+    const rv_config *config = training->setup.config;
+    if (training->resumed) return training->resume.horizon;
+    int64_t horizon = config->train.total_steps ? config->train.total_steps : training->steps;
+    return horizon > 0 ? horizon : 1; /* 1: epochs: 0 */
+}
+
+/* Nothing left to do: every step is made and the last epoch closed. An epoch that max_steps cut
+ * short stays open for a longer max_steps; run.json tells whether it was closed for this one. */
+static bool complete(const rv_training *training) {
+    const rv_progress *at = &training->progress;
+    return training->resumed && at->step >= training->steps &&
+           (at->batch_in_epoch == 0 || rv_run_complete(training->run));
+}
+
+rv_status rv_training_open(rv_training *training) {
+    rv_status status = RV_OK;
+    const rv_train_options *options = training->options;
+    rv_setup *setup = &training->setup;
+    rv_share *train = &training->share[RV_SPLIT_TRAIN];
+    char stem[256];
+    float *block = NULL;
+    TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
+    stem_of(options->config, stem, sizeof stem);
+    TRY(folder_claim(training, stem));
+    for (int split = 0; split < RV_SPLITS; split++)
+        TRY(rv_share_open(&training->share[split], setup->config, (rv_split)split,
+                          split == RV_SPLIT_TRAIN));
+    TRY(rv_setup_device(setup, options->isa, options->threads));
+    rv_config_digest(setup->config, training->digest);
+    if (training->resumed)
+        TRY(rv_resume_match(&training->resume, setup->config, training->digest,
+                            rv_isa_name(rv_device_isa(&setup->device)), say_line, training));
+    TRY(rv_setup_net(setup, &train->source));
+    length_find(training);
+    TRY(weights_find(training, &block));
+    TRY(rv_setup_serial(setup, train, block, horizon_of(training)));
+    training->done = complete(training); /* before run.json is written anew */
+    TRY(run_open(training, stem));
+    if (training->done) {
+        rv_training_say(training, "%s: complete after %lld steps, nothing to do",
+                        training->trainer->run, (long long)training->progress.step);
+        goto out;
+    }
+    if (training->resumed) {
+        TRY(rv_model_load(training->resume.model, setup->net, block,
+                          rv_serial_optimizer(setup->serial), NULL));
+        rv_training_say(training, "%s: going on after step %lld of %lld", training->trainer->run,
+                        (long long)training->progress.step, (long long)training->steps);
+    }
+    TRY(saving_open(training));
+    say_what_runs(training);
+out:
+    rv_free(block);
+    rv_resume_finish(&training->resume);
+    return status;
+}
