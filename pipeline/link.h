@@ -47,7 +47,8 @@ typedef struct rv_link_ops {
      * RV_PEER after abort, as all others. */
     rv_status (*acquire)(rv_link *link, rv_queue *queue, void **slot);
     rv_status (*publish)(rv_link *link, rv_queue *queue);
-    /* The oldest message that was not released; *slot NULL: none has come. It may be written to. */
+    /* The oldest message that was not released; *slot NULL: none has come. Once seen it is seen
+     * until it is released. It may be written to. */
     rv_status (*peek)(rv_link *link, rv_queue *queue, void **slot);
     rv_status (*release)(rv_link *link, rv_queue *queue);
     /* Move transfers on where no one else does. RV_PEER when the other end is gone. */
