@@ -130,6 +130,8 @@ RV_CHECKED rv_status rv_evaluate_run(const rv_eval_options *options, rv_eval **e
                                      rv_eval_result *result);
 RV_CHECKED rv_status rv_list_json(const char *kind, char **json);
 RV_CHECKED rv_status rv_info_json(const char *path, char **json);
+RV_CHECKED rv_status rv_diff_json(const char *a, const char *b, const char *layer, char **json);
+RV_CHECKED rv_status rv_runs_json(const char *const *paths, int count, char **json);
 RV_CHECKED rv_status rv_check_json(const char *path, const char *const *sets, int set_count,
                                    char **json);
 
