@@ -22,6 +22,8 @@ LDLIBS ?=
 PREFIX ?= /usr/local
 DESTDIR ?=
 DIR ?= tests/golden
+PEERS ?=
+BENCH ?=
 FOLDERS ?= kernels snn data pipeline
 QUIET := $(if $(V),,@)
 GOALS := $(if $(filter undefined,$(origin MAKECMDGOALS)),all,$(MAKECMDGOALS))
@@ -103,7 +105,7 @@ LIB := $(OUT)/libranvier.a
 TEST_BIN := $(patsubst tests/%.c,$(OUT)/tests/%,$(wildcard tests/test_*.c))
 GOLDEN_OBJ := $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/golden*.c))
 
-.PHONY: all lib test lint golden install help clean summary FORCE
+.PHONY: all lib test lint golden bench bench-kernels install help clean summary FORCE
 all: summary build/ranvier
 
 summary:
@@ -160,6 +162,13 @@ golden: $(if $(filter 1,$(HDF5)),$(OUT)/tests/golden)
 	$(if $(filter 1,$(HDF5)),,@echo 'golden: the vectors are HDF5 files; this build has HDF5=0' >&2; exit 1)
 	$(QUIET)$(OUT)/tests/golden $(DIR)
 
+# PEERS=python: ratios to the Python libraries it has. BENCH: options of scripts/bench.
+bench: all
+	$(QUIET)PEERS='$(PEERS)' scripts/bench --program $(OUT)/ranvier -o $(OUT)/bench.json $(BENCH)
+
+bench-kernels: $(OUT)/tests/bench_kernels
+	$(QUIET)$<
+
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib
 	install -m 755 $(OUT)/ranvier $(DESTDIR)$(PREFIX)/bin/ranvier
@@ -175,6 +184,8 @@ make lib              the library alone
 make test             all unit tests (under a minute)
 make lint             format, include law, length, static analysis
 make golden DIR=F     replay the reference vectors of a folder (default tests/golden)
+make bench            a step's time and memory; PEERS=python: beside the Python libraries
+make bench-kernels    every product and neuron step against what the machine can do
 make install          PREFIX=/usr/local DESTDIR=: program, ranvier.h, libranvier.a
 make clean            remove build/
 
