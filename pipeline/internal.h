@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "data/data.h"
+#include "pipeline/engine.h"
 #include "pipeline/ranvier.h"
 #include "pipeline/text.h"
 
@@ -72,7 +73,7 @@ typedef struct rv_setup {
     rv_config *config;
     rv_device device;
     rv_net *net;
-    rv_serial *serial;
+    rv_engine *engine;
     int threads;
 } rv_setup;
 RV_CHECKED rv_status rv_isa_parse(const char *name, rv_isa *out); /* NULL: best. RV_USAGE */

@@ -43,8 +43,8 @@ rv_status rv_saver_create(const rv_setup *setup, rv_run *run, const char *recipe
     saver->run = run;
     saver->model = (rv_model_save){
         .net = setup->net,
-        .block = rv_version_block(rv_serial_version(setup->serial)),
-        .optimizer = rv_serial_optimizer(setup->serial),
+        .block = rv_engine_block(setup->engine),
+        .optimizer = rv_engine_optimizer(setup->engine),
         .config_text = recipe,
         .isa = rv_isa_name(rv_device_isa(&setup->device)),
         .resume_digest = digest,
@@ -95,6 +95,7 @@ rv_status rv_saver_save(rv_saver *saver, const rv_progress *progress, int keep) 
     const rv_writer_job job = {write_files, NULL, saver};
     TRY(rv_saver_wait(saver));
     saver->model.progress = progress;
+    rv_engine_pull(saver->setup->engine);
     rv_snapshot_take(saver->snapshot, &saver->model);
     saver->keep = keep;
     TRY(rv_writer_submit(saver->writer, &job));

@@ -17,7 +17,7 @@ typedef struct rv_input_counter {
 static rv_status count_input(void *self, const rv_pass *pass) {
     rv_input_counter *counter = self;
     const rv_signal *input = rv_tape_signal(pass->tape, -1);
-    if (!input || !input->spikes.bits) return RV_OK;
+    if (pass->first != 0 || !input->spikes.bits) return RV_OK; /* one stage counts */
     rv_status status = RV_OK;
     rv_spikes spikes = input->spikes;
     memset(counter->per_sample, 0, (size_t)counter->batch * sizeof *counter->per_sample);
@@ -50,13 +50,13 @@ rv_status rv_score_share(const rv_setup *setup, rv_share *share, const rv_score_
     TRY(rv_alloc((size_t)counter.batch, sizeof *predictions, "predictions", &predictions));
     TRY(rv_alloc((size_t)counter.batch, sizeof *counter.per_sample, "spike counts",
                  &counter.per_sample));
-    if (counted) rv_serial_observe(setup->serial, &observer);
+    if (counted) rv_engine_observe(setup->engine, &observer);
     TRY(rv_loader_start(share->loader, 0, 0));
     for (;;) {
         rv_step_result result = {0};
         TRY(rv_loader_next(share->loader, &batch));
         if (!batch) break;
-        TRY(rv_serial_eval(setup->serial, batch, &result, score->spikes, predictions));
+        TRY(rv_engine_eval(setup->engine, batch, &result, score->spikes, predictions));
         loss += result.loss * batch->B;
         score->correct += result.correct;
         score->samples += batch->B;
@@ -67,7 +67,7 @@ rv_status rv_score_share(const rv_setup *setup, rv_share *share, const rv_score_
     score->loss = score->samples ? loss / (double)score->samples : NAN;
     score->input_spikes = counted ? counter.total : -1;
 out:
-    rv_serial_observe(setup->serial, NULL); /* the observer lives on this stack */
+    rv_engine_observe(setup->engine, NULL); /* the observer lives on this stack */
     rv_free(counter.per_sample);
     rv_free(predictions);
     return status;

@@ -107,11 +107,11 @@ rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
 
     const rv_serial_desc desc = {setup->net,    &setup->device, &config->encode,
                                  &config->loss, &config->train, total_steps};
-    TRY(rv_serial_create(&desc, &setup->serial));
+    TRY(rv_engine_serial(&desc, &setup->engine));
     /* The trainer starts from its own initial values; give it these, loaded or the same. */
-    rv_version *version = rv_serial_version(setup->serial);
-    memcpy(rv_version_block(version), rv_version_block(start), setup->net->n_all * sizeof *block);
-    TRY(rv_version_derive(version, rows));
+    memcpy(rv_engine_block(setup->engine), rv_version_block(start),
+           setup->net->n_all * sizeof *block);
+    TRY(rv_engine_push(setup->engine));
 out:
     rv_version_destroy(start);
     return status;
@@ -140,7 +140,7 @@ out:
 
 /* The trainer and the network borrow from the recipe: it goes last. */
 void rv_setup_finish(rv_setup *setup) {
-    rv_serial_destroy(setup->serial);
+    rv_engine_destroy(setup->engine);
     rv_net_destroy(setup->net);
     if (setup->device.ops) rv_device_close(&setup->device);
     rv_config_free(setup->config);

@@ -1,5 +1,5 @@
 /*
- * Training: recipe -> data, network, device -> epochs -> run folder. The serial trainer does the
+ * Training: recipe -> data, network, device -> epochs -> run folder. The engine does the
  * arithmetic; here is what surrounds a step: order, saving, evaluation, stopping.
  *
  * After every step the run can be left in a state to go on from; what is saved is all that the
@@ -128,8 +128,7 @@ static rv_status epoch_close(rv_training *training) {
     if (whole) {
         at->epoch++;
         at->batch_in_epoch = 0;
-        if (validation->samples)
-            rv_optimizer_epoch(rv_serial_optimizer(training->setup.serial), validation->loss);
+        if (validation->samples) rv_engine_epoch(training->setup.engine, validation->loss);
     }
     int keep = RV_KEEP_LAST | (choose_best(training) ? RV_KEEP_BEST : 0);
     at->metrics = rv_run_metrics(training->run);
@@ -148,7 +147,7 @@ static rv_status step(rv_training *training, const rv_batch *batch) {
     rv_step_result result = {0};
     rv_progress *at = &training->progress;
     double begun = rv_host_seconds();
-    TRY(rv_serial_step(training->setup.serial, batch, &result));
+    TRY(rv_engine_step(training->setup.engine, batch, &result));
     training->step_seconds = rv_host_seconds() - begun;
     if (training->watching) rv_watch_step(&training->watch);
     at->epoch_loss += result.loss * result.B;

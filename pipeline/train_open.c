@@ -206,7 +206,8 @@ rv_status rv_training_open(rv_training *training) {
     }
     if (training->resumed) {
         TRY(rv_model_load(training->resume.model, setup->net, block,
-                          rv_serial_optimizer(setup->serial), NULL));
+                          rv_engine_optimizer(setup->engine), NULL));
+        TRY(rv_engine_push(setup->engine));
         rv_training_say(training, "%s: going on after step %lld of %lld", training->trainer->run,
                         (long long)training->progress.step, (long long)training->steps);
     }

@@ -1,0 +1,114 @@
+/*
+ * One interface over the plain trainer and a pipeline. The trainer's weights are those of the whole
+ * network already; a pipeline's are gathered into a copy when someone asks for them.
+ */
+#include "pipeline/engine.h"
+
+struct rv_engine {
+    rv_serial *serial; /* one of the two */
+    rv_pipeline *pipeline;
+    float *block, *gradient; /* copies; NULL where the trainer's own serve */
+    rv_optimizer *optimizer;
+    int rows; /* of a micro-batch */
+};
+
+static int rows_of(const rv_train_desc *train) {
+    return (train->batch + train->micro_batches - 1) / train->micro_batches;
+}
+
+rv_status rv_engine_serial(const rv_serial_desc *desc, rv_engine **out) {
+    rv_status status = RV_OK;
+    rv_engine *engine = NULL;
+    *out = NULL;
+    TRY(rv_alloc(1, sizeof *engine, "a trainer", &engine));
+    engine->rows = rows_of(desc->train);
+    TRY(rv_serial_create(desc, &engine->serial));
+    *out = engine;
+    engine = NULL;
+out:
+    rv_engine_destroy(engine);
+    return status;
+}
+
+/* The optimiser of the whole network also checks what no stage can: that every parameter group
+ * matches something. */
+rv_status rv_engine_pipeline(const rv_pipeline_desc *desc, rv_engine **out) {
+    rv_status status = RV_OK;
+    rv_engine *engine = NULL;
+    const rv_net *net = desc->net;
+    *out = NULL;
+    TRY(rv_alloc(1, sizeof *engine, "a trainer", &engine));
+    engine->rows = rows_of(desc->train);
+    TRY(rv_optimizer_create(net, desc->train, desc->total_steps, &engine->optimizer));
+    TRY(rv_alloc(net->n_all, sizeof(float), "a copy of the weights", &engine->block));
+    TRY(rv_alloc(net->n_trained, sizeof(float), "a copy of the gradient", &engine->gradient));
+    TRY(rv_pipeline_create(desc, &engine->pipeline));
+    rv_engine_pull(engine);
+    *out = engine;
+    engine = NULL;
+out:
+    rv_engine_destroy(engine);
+    return status;
+}
+
+void rv_engine_destroy(rv_engine *engine) {
+    if (!engine) return;
+    rv_pipeline_destroy(engine->pipeline);
+    rv_serial_destroy(engine->serial);
+    rv_free(engine->gradient);
+    rv_free(engine->block);
+    rv_optimizer_destroy(engine->optimizer);
+    rv_free(engine);
+}
+
+/* ---- steps ------------------------------------------------------------------------------ */
+
+rv_status rv_engine_step(rv_engine *engine, const rv_batch *batch, rv_step_result *out) {
+    return engine->serial ? rv_serial_step(engine->serial, batch, out)
+                          : rv_pipeline_step(engine->pipeline, batch, out);
+}
+
+rv_status rv_engine_eval(rv_engine *engine, const rv_batch *batch, rv_step_result *out,
+                         int64_t *spikes, int32_t *predictions) {
+    return engine->serial ? rv_serial_eval(engine->serial, batch, out, spikes, predictions)
+                          : rv_pipeline_eval(engine->pipeline, batch, out, spikes, predictions);
+}
+
+void rv_engine_observe(rv_engine *engine, const rv_observer *observer) {
+    if (engine->serial)
+        rv_serial_observe(engine->serial, observer);
+    else
+        rv_pipeline_observe(engine->pipeline, observer);
+}
+
+/* Every stage's optimiser has what plateau schedules remember. */
+void rv_engine_epoch(rv_engine *engine, double validation_loss) {
+    if (engine->serial) rv_optimizer_epoch(rv_serial_optimizer(engine->serial), validation_loss);
+    for (int s = 0; engine->pipeline && s < rv_pipeline_stages(engine->pipeline); s++)
+        rv_optimizer_epoch(rv_pipeline_stage(engine->pipeline, s)->optimizer, validation_loss);
+}
+
+/* ---- state ------------------------------------------------------------------------------ */
+
+float *rv_engine_block(rv_engine *engine) {
+    return engine->serial ? rv_version_block(rv_serial_version(engine->serial)) : engine->block;
+}
+
+rv_optimizer *rv_engine_optimizer(rv_engine *engine) {
+    return engine->serial ? rv_serial_optimizer(engine->serial) : engine->optimizer;
+}
+
+void rv_engine_pull(rv_engine *engine) {
+    if (engine->pipeline) rv_pipeline_read(engine->pipeline, engine->block, engine->optimizer);
+}
+
+rv_status rv_engine_push(rv_engine *engine) {
+    return engine->serial ? rv_version_derive(rv_serial_version(engine->serial), engine->rows)
+                          : rv_pipeline_write(engine->pipeline, engine->block, engine->optimizer);
+}
+
+const float *rv_engine_gradient(rv_engine *engine) {
+    if (engine->serial) return rv_serial_last_gradient(engine->serial);
+    rv_pipeline_gradient(engine->pipeline, engine->gradient);
+    return engine->gradient;
+}

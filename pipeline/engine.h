@@ -1,0 +1,40 @@
+/*
+ * Inside pipeline/: what trains: the plain trainer or a pipeline behind one small interface, so
+ * that everything around a step (data, evaluation, saving, figures) does not know which.
+ */
+#ifndef RV_PIPELINE_ENGINE_H
+#define RV_PIPELINE_ENGINE_H
+
+#include "pipeline/run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rv_engine rv_engine;
+/* Both start with the network's initial weights. */
+RV_CHECKED rv_status rv_engine_serial(const rv_serial_desc *desc, rv_engine **out);
+RV_CHECKED rv_status rv_engine_pipeline(const rv_pipeline_desc *desc, rv_engine **out);
+void rv_engine_destroy(rv_engine *engine);
+
+/* As rv_serial_step, rv_serial_eval, rv_serial_observe. */
+RV_CHECKED rv_status rv_engine_step(rv_engine *engine, const rv_batch *batch, rv_step_result *out);
+RV_CHECKED rv_status rv_engine_eval(rv_engine *engine, const rv_batch *batch, rv_step_result *out,
+                                    int64_t *spikes, int32_t *predictions);
+void rv_engine_observe(rv_engine *engine, const rv_observer *observer);
+void rv_engine_epoch(rv_engine *engine, double validation_loss); /* as rv_optimizer_epoch */
+
+/* Weights [n_all] and optimiser of the whole network, in host memory. They are those of the
+ * training after rv_engine_pull; the training goes on from them after rv_engine_push. Between steps
+ * only. */
+float *rv_engine_block(rv_engine *engine);
+rv_optimizer *rv_engine_optimizer(rv_engine *engine);
+void rv_engine_pull(rv_engine *engine);
+RV_CHECKED rv_status rv_engine_push(rv_engine *engine);
+/* Gradient of the latest step, [n_trained]; valid until the next call. */
+const float *rv_engine_gradient(rv_engine *engine);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
