@@ -169,6 +169,8 @@ typedef struct rv_progress { /* where training stands, saved and restored */
     double best_validation;
     int64_t best_epoch;
     double best_test, last_test; /* test accuracy of the best and of the last epoch */
+    /* What the run is worth as it is: best_*, unless its last epoch was cut short and counts. */
+    double shown_validation, shown_test;
     double epoch_loss;           /* sums over the samples of the epoch so far */
     int64_t epoch_correct, epoch_samples;
     int64_t metrics; /* bytes of metrics.jsonl */

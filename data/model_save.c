@@ -149,10 +149,13 @@ out:
 #define FIELD(name, real)                                                                          \
     { #name, offsetof(rv_progress, name), real }
 const rv_model_field rv_progress_fields[] = {
-    FIELD(step, false),           FIELD(epoch, false),      FIELD(batch_in_epoch, false),
-    FIELD(best_validation, true), FIELD(best_epoch, false), FIELD(best_test, true),
-    FIELD(last_test, true),       FIELD(epoch_loss, true),  FIELD(epoch_correct, false),
-    FIELD(epoch_samples, false),  FIELD(metrics, false),    {NULL, 0, false},
+    FIELD(step, false),           FIELD(epoch, false),
+    FIELD(batch_in_epoch, false), FIELD(best_validation, true),
+    FIELD(best_epoch, false),     FIELD(best_test, true),
+    FIELD(last_test, true),       FIELD(shown_validation, true),
+    FIELD(shown_test, true),      FIELD(epoch_loss, true),
+    FIELD(epoch_correct, false),  FIELD(epoch_samples, false),
+    FIELD(metrics, false),        {NULL, 0, false},
 };
 const rv_model_field rv_plateau_fields[] = {
     {"plateau_scale", offsetof(rv_plateau, scale), true},

@@ -99,12 +99,17 @@ out:
     return status;
 }
 
-/* Whether the newest evaluation is the best so far; without a validation share the newest is. */
-static bool choose_best(rv_training *training) {
+/* Whether the newest evaluation is the best so far; without a validation share the newest is. One
+ * of an epoch that is not whole is shown and its weights kept, but a run that goes on chooses among
+ * whole epochs. */
+static bool choose_best(rv_training *training, bool whole) {
     rv_progress *at = &training->progress;
     double accuracy = rv_score_accuracy(&training->score[RV_SPLIT_VALIDATION]);
     at->last_test = rv_score_accuracy(&training->score[RV_SPLIT_TEST]);
-    if (accuracy <= at->best_validation) return false; /* false for NAN */
+    bool best = !(accuracy <= at->best_validation); /* true for NAN */
+    at->shown_validation = best ? accuracy : at->best_validation;
+    at->shown_test = best ? at->last_test : at->best_test;
+    if (!best || !whole) return best;
     at->best_validation = accuracy;
     at->best_epoch = rv_training_epoch(training);
     at->best_test = at->last_test;
@@ -130,7 +135,7 @@ static rv_status epoch_close(rv_training *training) {
         at->batch_in_epoch = 0;
         if (validation->samples) rv_engine_epoch(training->setup.engine, validation->loss);
     }
-    int keep = RV_KEEP_LAST | (choose_best(training) ? RV_KEEP_BEST : 0);
+    int keep = RV_KEEP_LAST | (choose_best(training, whole || at->step == 0) ? RV_KEEP_BEST : 0);
     at->metrics = rv_run_metrics(training->run);
     TRY(rv_training_metric(training, true));
     if (whole) at->metrics = rv_run_metrics(training->run);

@@ -155,7 +155,11 @@ static void length_find(rv_training *training) {
     training->steps = config->train.epochs * training->steps_per_epoch;
     if (config->train.max_steps && config->train.max_steps < training->steps)
         training->steps = config->train.max_steps;
-    training->progress = (rv_progress){.best_validation = NAN, .best_test = NAN, .last_test = NAN};
+    training->progress = (rv_progress){.best_validation = NAN,
+                                       .best_test = NAN,
+                                       .last_test = NAN,
+                                       .shown_validation = NAN,
+                                       .shown_test = NAN};
 }
 
 /* The horizon of the rate is fixed at the first start, so that a resumed run follows the same curve

@@ -95,9 +95,9 @@ void rv_training_result(const rv_training *training, rv_train_result *result) {
     const rv_progress *at = &training->progress;
     *result = (rv_train_result){
         .struct_size = sizeof *result,
-        .test_accuracy = at->best_test,
+        .test_accuracy = at->shown_test,
         .test_accuracy_last = at->last_test,
-        .validation_accuracy = at->best_validation,
+        .validation_accuracy = at->shown_validation,
         .train_loss = mean_loss(training),
         .epochs = rv_training_epoch(training),
         .steps = at->step,
