@@ -406,25 +406,16 @@ out:
 static rv_status limits_check(const loading *load) {
     rv_status status = RV_OK;
     const rv_config *config = load->config;
-    rv_nearest preset = {.word = config->preset}, schedule = {.word = config->schedule},
-               device = {.word = config->device};
+    rv_nearest preset = {.word = config->preset}, device = {.word = config->device};
     rv_section in;
     rv_node *out = NULL;
     rv_preset_names(&preset);
-    rv_nearest_offer(&schedule, "serial", 6);
     rv_nearest_offer(&device, "cpu", 3);
     TRY(word_check(load, "preset", config->preset, rv_preset_known(config->preset), &preset,
                    "one of ranvier, spikingjelly, snntorch, norse, sinabs, nir"));
     TRY(word_check(load, "device", config->device,
                    strcmp(config->device, "cpu") == 0 || strcmp(config->device, "auto") == 0,
                    &device, "auto or cpu in this version"));
-    TRY(word_check(load, "pipeline.schedule", config->schedule,
-                   strcmp(config->schedule, "serial") == 0, &schedule, "serial in this version"));
-    if (config->stages != 1) {
-        TRY(section_open(load, "pipeline.stages", &in, &out));
-        FAIL_AT(RV_CONFIG, in.where, "pipeline.stages", NULL,
-                "\"pipeline.stages\" must be 1 in this version, found %d", config->stages);
-    }
     if (config->train.micro_batches > config->train.batch) {
         TRY(section_open(load, "train.micro_batches", &in, &out));
         FAIL_AT(RV_CONFIG, in.where, "train.micro_batches", NULL,
@@ -491,6 +482,7 @@ static rv_status sections_load(const loading *load) {
     rv_keys_default(rv_keys_schedule, &config->train);
     TRY(choice_load(load, "train.lr_schedule", "kind", rv_schedule_table(), "constant",
                     rv_keys_schedule, &config->train, &config->train.schedule));
+    TRY(rv_pipeline_keys(config, load->source, load->tree));
     TRY(checkpoint_load(load));
     TRY(limits_check(load));
 out:

@@ -114,6 +114,10 @@ RV_CHECKED rv_status rv_preset_apply(const char *preset, rv_pool_memory *pool, c
 /* beta or tau, alpha or tau_syn: what is given decides; the other becomes NAN. */
 RV_CHECKED rv_status rv_preset_settle(const rv_section *section, const rv_row *row, void *options);
 
+/* The keys of `pipeline` beside those of the table, after the network (config_pipeline.c). */
+RV_CHECKED rv_status rv_pipeline_keys(rv_config *config, const rv_node *source,
+                                      const rv_node *tree);
+
 RV_CHECKED rv_status rv_tree_text(const rv_node *root, char **text);
 
 #endif

@@ -45,10 +45,16 @@
       "how the rate changes with the updates")                                                     \
     X("", "pipeline.stages", INT, AT(stages), 1, 1, 4096, false, NULL, "integer", "1",             \
       "parts along the layers")                                                                    \
-    X("", "pipeline.chunks", INT, AT(train.chunks), 1, 1, 1 << 20, false, NULL, "integer", "1",    \
+    X("", "pipeline.chunks", OWN, 0, 0, 0, 0, false, NULL, "integer or auto", "1",                 \
       "parts along time, at most encode.steps")                                                    \
-    X("", "pipeline.schedule", TEXT, AT(schedule), 0, 1, 0, false, "serial", "text", "serial",     \
-      "order of the work")                                                                         \
+    X("", "pipeline.schedule", TEXT, AT(schedule), 0, 1, 0, false, "auto", "text", "auto",         \
+      "order of the work: a row of `list pipeline_schedules`; auto: the fastest")                  \
+    X("", "pipeline.slots", OWN, 0, 0, 0, 0, false, NULL, "integer or auto", "auto",               \
+      "messages an edge between stages can hold; auto: the fewest that reach full speed")          \
+    X("", "pipeline.cuts", OWN, 0, 0, 0, 0, false, NULL, "list", "[]",                             \
+      "first layers of the stages after the first; default: by measured costs")                    \
+    X("", "pipeline.memory", OWN, 0, 0, 0, 0, false, NULL, "text", "",                             \
+      "most bytes of the whole process (2GiB, 512MiB); default: no limit")                         \
     X("", "checkpoint.every", OWN, 0, 0, 0, 0, false, NULL, "text", "1epoch",                      \
       "updates (500), or a time (90s, 10min, 2h), or 1epoch")                                      \
     X("", "device", TEXT, AT(device), 0, 1, 0, false, "auto", "text", "auto",                      \

@@ -55,8 +55,12 @@ typedef struct rv_config {
     rv_net_desc net; /* input, input_* are filled by rv_config_bind */
     rv_loss_desc loss;
     rv_train_desc train;
-    int stages; /* pipeline.stages; 1 until a pipeline exists */
-    char *schedule;
+    int stages;               /* pipeline.stages */
+    char *schedule;           /* a row of the planner's table, or auto */
+    int slots;                /* 0: auto */
+    bool chunks_auto;         /* then train.chunks is 1 until a plan says it */
+    int cut_count, *cuts;     /* first layers of the stages after the first; 0: by costs */
+    double pipeline_memory;   /* bytes; 0: no limit */
     int64_t checkpoint_steps; /* 0 = only at the end of an epoch */
     double checkpoint_seconds;
     char *device;
@@ -171,7 +175,7 @@ typedef struct rv_progress { /* where training stands, saved and restored */
     double best_test, last_test; /* test accuracy of the best and of the last epoch */
     /* What the run is worth as it is: best_*, unless its last epoch was cut short and counts. */
     double shown_validation, shown_test;
-    double epoch_loss;           /* sums over the samples of the epoch so far */
+    double epoch_loss; /* sums over the samples of the epoch so far */
     int64_t epoch_correct, epoch_samples;
     int64_t metrics; /* bytes of metrics.jsonl */
 } rv_progress;

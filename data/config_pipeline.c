@@ -1,0 +1,137 @@
+/*
+ * The keys of `pipeline` that a table cannot say: whole numbers or `auto`, layers by name, bytes
+ * with a unit. What schedules there are, and whether the parts fit together, is for the planner.
+ */
+#include "data/config.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNKS_MOST = 1 << 20, SLOTS_MOST = 1 << 16, STAGES_MOST = 4096 };
+
+typedef struct keys {
+    rv_config *config;
+    const rv_node *source; /* as given */
+    const rv_node *tree;   /* `pipeline` as resolved */
+} keys;
+
+/* The node of a key as given (NULL: absent) and as resolved. */
+static rv_status find(const keys *k, const char *key, rv_node **in, rv_node **out) {
+    char path[RV_PATH_MAX];
+    snprintf(path, sizeof path, "pipeline.%s", key);
+    *out = rv_tree_get(k->tree, key);
+    return rv_node_find(k->source, "", path, in);
+}
+
+static rv_status write(rv_node *node, const char *text) {
+    rv_node_become(node, RV_NODE_SCALAR);
+    return rv_strdup(text, &node->text);
+}
+
+/* *value stays for `auto`, and when the key is absent. */
+static rv_status count_load(const keys *k, const char *key, int most, bool *is_auto, int *value) {
+    rv_status status = RV_OK;
+    rv_node *in = NULL, *out = NULL;
+    char text[32], path[RV_PATH_MAX], *end = NULL;
+    snprintf(path, sizeof path, "pipeline.%s", key);
+    TRY(find(k, key, &in, &out));
+    bool word = in && in->kind == RV_NODE_SCALAR && strcmp(in->text, "auto") == 0;
+    if (in) *is_auto = word;
+    if (in && !word) {
+        bool digits = in->kind == RV_NODE_SCALAR && isdigit((unsigned char)in->text[0]);
+        long number = digits ? strtol(in->text, &end, 10) : 0;
+        if (!digits || *end || number < 1 || number > most)
+            FAIL_AT(RV_CONFIG, in->where, path, NULL,
+                    "\"%s\" must be a whole number from 1 to %d, or auto", path, most);
+        *value = (int)number;
+    }
+    snprintf(text, sizeof text, "%d", *value);
+    TRY(write(out, *is_auto ? "auto" : text));
+out:
+    return status;
+}
+
+/* Layers with which the stages after the first begin; they also say how many stages there are. */
+static rv_status cuts_load(const keys *k) {
+    rv_status status = RV_OK;
+    rv_config *config = k->config;
+    rv_node *in = NULL, *out = NULL, *stages = NULL, *resolved = NULL;
+    char text[32];
+    TRY(find(k, "cuts", &in, &out));
+    rv_node_become(out, RV_NODE_LIST);
+    if (!in || (in->kind == RV_NODE_LIST && in->count == 0)) goto out;
+    int count = in->kind == RV_NODE_LIST ? in->count : 1;
+    if (in->kind == RV_NODE_MAP || count >= STAGES_MOST)
+        FAIL_AT(RV_CONFIG, in->where, "pipeline.cuts", NULL,
+                "\"pipeline.cuts\" must be a list of layers");
+    TRY(rv_pool_get(config->memory, (size_t)count, sizeof *config->cuts, "cuts", &config->cuts));
+    for (int i = 0; i < count; i++) {
+        const rv_node *one = in->kind == RV_NODE_LIST ? in->items[i] : in;
+        int layer = 0;
+        while (layer < config->net.layer_count && one->kind == RV_NODE_SCALAR &&
+               strcmp(config->net.layers[layer].name, one->text) != 0)
+            layer++;
+        if (one->kind != RV_NODE_SCALAR || layer == config->net.layer_count)
+            FAIL_AT(RV_CONFIG, one->where, "pipeline.cuts", NULL,
+                    "\"pipeline.cuts\" names \"%.80s\", which is no layer of the network",
+                    one->kind == RV_NODE_SCALAR ? one->text : "?");
+        if (layer <= (i > 0 ? config->cuts[i - 1] : 0))
+            FAIL_AT(RV_CONFIG, one->where, "pipeline.cuts", NULL,
+                    "\"pipeline.cuts\": \"%.80s\" leaves the stage before it without a layer (cuts "
+                    "are the first layers of the later stages, in order)",
+                    one->text);
+        config->cuts[config->cut_count++] = layer;
+        TRY(rv_node_add_text(out, NULL, one->text, true));
+    }
+    TRY(find(k, "stages", &stages, &resolved));
+    if (stages && config->stages != count + 1)
+        FAIL_AT(RV_CONFIG, in->where, "pipeline.cuts", NULL,
+                "%d cuts make %d stages, \"stages\" says %d", count, count + 1, config->stages);
+    config->stages = count + 1;
+    snprintf(text, sizeof text, "%d", config->stages);
+    TRY(write(resolved, text));
+out:
+    return status;
+}
+
+/* 500000, 512MiB, 2 GiB. */
+static rv_status memory_load(const keys *k) {
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"", 1}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}};
+    rv_status status = RV_OK;
+    rv_node *in = NULL, *out = NULL;
+    char *end = NULL;
+    TRY(find(k, "memory", &in, &out));
+    if (!in) goto out;
+    const char *text = in->kind == RV_NODE_SCALAR ? in->text : "";
+    double number = isdigit((unsigned char)*text) ? strtod(text, &end) : 0;
+    while (end && *end == ' ')
+        end++;
+    for (int i = 0; i < 4 && number > 0; i++)
+        if (strcmp(end, units[i].name) == 0) k->config->pipeline_memory = number * units[i].bytes;
+    if (!(k->config->pipeline_memory >= 1) || k->config->pipeline_memory > 1e18)
+        FAIL_AT(RV_CONFIG, in->where, "pipeline.memory", NULL,
+                "\"pipeline.memory\" must be bytes (500000, 512MiB, 2GiB), found \"%.40s\"", text);
+    TRY(write(out, text));
+    out->quoted = !*end ? in->quoted : true;
+out:
+    return status;
+}
+
+rv_status rv_pipeline_keys(rv_config *config, const rv_node *source, const rv_node *tree) {
+    rv_status status = RV_OK;
+    const keys k = {config, source, rv_tree_get(tree, "pipeline")};
+    bool slots_auto = true;
+    config->train.chunks = 1;
+    TRY(count_load(&k, "chunks", CHUNKS_MOST, &config->chunks_auto, &config->train.chunks));
+    TRY(count_load(&k, "slots", SLOTS_MOST, &slots_auto, &config->slots));
+    TRY(cuts_load(&k));
+    TRY(memory_load(&k));
+out:
+    return status;
+}
