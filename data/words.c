@@ -4,7 +4,6 @@
  */
 #include "data/config.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,31 +50,8 @@ void rv_pool_finish(rv_pool_memory *pool) {
 }
 
 /* ---- nearest word ------------------------------------------------------------------------ */
-/* Edit distance in which exchanging two neighbours counts one (optimal string alignment). */
-static int edit_distance(const char *a, size_t la, const char *b, size_t lb) {
-    enum { MOST = 64 };
-    int row[3][MOST + 1]; /* rows i-2, i-1, i, by i modulo 3 */
-    if (la > MOST || lb > MOST) return INT_MAX;
-    for (size_t j = 0; j <= lb; j++)
-        row[0][j] = (int)j;
-    for (size_t i = 1; i <= la; i++) {
-        int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
-        now[0] = (int)i;
-        for (size_t j = 1; j <= lb; j++) {
-            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
-            if (last[j] + 1 < best) best = last[j] + 1;
-            if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                before[j - 2] + 1 < best)
-                best = before[j - 2] + 1;
-            now[j] = best;
-        }
-    }
-    return row[la % 3][lb];
-}
-
 void rv_nearest_offer(rv_nearest *nearest, const char *candidate, size_t length) {
-    int distance = edit_distance(nearest->word, strlen(nearest->word), candidate, length);
+    int distance = rv_edit_distance(nearest->word, strlen(nearest->word), candidate, length);
     /* A third of the letters may differ: beyond that a hint misleads. */
     if (distance > 1 + (int)length / 3) return;
     if (nearest->best[0] && distance >= nearest->distance) return;

@@ -171,6 +171,29 @@ out:
     return status;
 }
 
+/* Three rows of the table are enough: an exchange looks back two. */
+int rv_edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
+    enum { MOST = 64 };
+    int row[3][MOST + 1]; /* rows i-2, i-1, i, by i modulo 3 */
+    if (a_length > MOST || b_length > MOST) return INT_MAX;
+    for (size_t j = 0; j <= b_length; j++)
+        row[0][j] = (int)j;
+    for (size_t i = 1; i <= a_length; i++) {
+        int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
+        now[0] = (int)i;
+        for (size_t j = 1; j <= b_length; j++) {
+            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
+            if (last[j] + 1 < best) best = last[j] + 1;
+            if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                before[j - 2] + 1 < best)
+                best = before[j - 2] + 1;
+            now[j] = best;
+        }
+    }
+    return row[a_length % 3][b_length];
+}
+
 /* ---- arena ------------------------------------------------------------------------------- */
 /* Blocks newest first; `start` is the arena's `used` when the block became the newest. The header
  * takes one cache line, so that the data behind it is aligned. */

@@ -116,6 +116,10 @@ RV_CHECKED rv_status rv_alloc(size_t count, size_t size, const char *what, void 
 void rv_free(void *memory);                                   /* NULL allowed */
 RV_CHECKED rv_status rv_strdup(const char *text, char **out); /* owned by caller, rv_free */
 
+/* Edits (insert, delete, replace, exchange of two neighbours) that turn one word into the other:
+ * optimal string alignment. INT_MAX when a word is longer than 64 letters: no name we have is. */
+int rv_edit_distance(const char *a, size_t a_length, const char *b, size_t b_length);
+
 /* Scratch memory of one stage: allocations of an item, all given back at once at its end. Grows
  * on the first items; then rv_arena_reset leaves one block and no further allocation happens. */
 typedef struct rv_arena {

@@ -46,41 +46,14 @@ out:
 }
 
 /* ---- names ------------------------------------------------------------------------------- */
-enum { WORD_MAX = 64 }; /* longer words are no typing slips of any name we have */
-
-/* Edits (insert, delete, replace, swap of neighbours) that turn one word into the other: optimal
- * string alignment, three rows of the table at a time. */
-static int edit_distance(const char *a, const char *b) {
-    int rows[3][WORD_MAX + 1];
-    int m = (int)strlen(a), n = (int)strlen(b);
-    if (m > WORD_MAX || n > WORD_MAX) return 2 * WORD_MAX;
-    int *older = rows[0], *old = rows[1], *now = rows[2];
-    for (int j = 0; j <= n; j++)
-        old[j] = j;
-    for (int i = 1; i <= m; i++) {
-        now[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = old[j - 1] + (a[i - 1] != b[j - 1]);
-            if (old[j] + 1 < best) best = old[j] + 1;
-            if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                older[j - 2] + 1 < best)
-                best = older[j - 2] + 1;
-            now[j] = best;
-        }
-        int *spare = older;
-        older = old, old = now, now = spare;
-    }
-    return old[n];
-}
-
 /* The first of equally near names wins. A name must share at least one letter with the word. */
 const char *rv_name_nearest(const char *word, const char *const *names, int count) {
     const char *nearest = NULL;
     int least = (int)strlen(word) / 3 + 2; /* one slip in a short word, a few in a long one */
     for (int i = 0; i < count; i++) {
-        int distance = edit_distance(word, names[i]);
-        if (distance < least && distance < (int)strlen(names[i])) {
+        size_t length = strlen(names[i]);
+        int distance = rv_edit_distance(word, strlen(word), names[i], length);
+        if (distance < least && distance < (int)length) {
             least = distance;
             nearest = names[i];
         }

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <float.h>
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -92,6 +93,28 @@ static void memory_is_zeroed_and_aligned(void **state) {
     assert_string_equal(text, "spike");
     rv_free(text);
     rv_free(NULL);
+}
+
+static void words_apart_by_edits_are_counted(void **state) {
+    (void)state;
+    static const struct {
+        const char *a, *b;
+        int distance;
+    } cases[] = {
+        {"", "", 0},          {"", "abc", 3},      {"beta", "beta", 0}, {"beta", "bta", 1},
+        {"beta", "beeta", 1}, {"beta", "zeta", 1}, {"lr", "rl", 1}, /* neighbours exchanged: one
+                                                                       edit, not two */
+        {"ca", "abc", 3}, /* what was exchanged is not edited again */
+    };
+    char longer[66];
+    memset(longer, 'a', sizeof longer);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t a = strlen(cases[i].a), b = strlen(cases[i].b);
+        assert_int_equal(rv_edit_distance(cases[i].a, a, cases[i].b, b), cases[i].distance);
+        assert_int_equal(rv_edit_distance(cases[i].b, b, cases[i].a, a), cases[i].distance);
+    }
+    assert_int_equal(rv_edit_distance(longer, 64, longer, 64), 0);
+    assert_int_equal(rv_edit_distance(longer, 65, "a", 1), INT_MAX);
 }
 
 static void arena_nested_scratch_keeps_what_lies_below(void **state) {
@@ -266,6 +289,7 @@ int main(void) {
         cmocka_unit_test(error_wrapping_its_own_message_keeps_it),
         cmocka_unit_test(sizes_that_overflow_are_refused),
         cmocka_unit_test(memory_is_zeroed_and_aligned),
+        cmocka_unit_test(words_apart_by_edits_are_counted),
         cmocka_unit_test(arena_nested_scratch_keeps_what_lies_below),
         cmocka_unit_test(arena_after_first_items_is_one_block),
         cmocka_unit_test(specs_default_fills_every_type),
