@@ -98,6 +98,7 @@ typedef struct rv_loss_desc {
 typedef struct rv_group_desc { /* parameter group: tensors whose name matches the pattern */
     char *pattern;             /* fnmatch on "layer.tensor" */
     double lr, weight_decay;   /* NAN: the optimiser's */
+    rv_where where;
 } rv_group_desc;
 
 typedef struct rv_train_desc {

@@ -10,10 +10,10 @@
 const rv_spec rv_delay_specs[] = {
     {"delay", RV_T_REALS, offsetof(rv_delay_options, delay), NAN, 0, 1 << 16, false, NULL, NULL,
      "steps, one or one per channel; fractions interpolate between two steps"},
-    {"steps", RV_T_INT, offsetof(rv_delay_options, steps), NAN, 0, 1 << 16, false, NULL, NULL,
-     "the same as a whole number"},
-    {"max_delay", RV_T_INT, offsetof(rv_delay_options, max_delay), NAN, 1, 1 << 16, false, NULL,
-     NULL, "longest delay; default the next whole number from the largest given"},
+    {"steps", RV_T_INT, offsetof(rv_delay_options, steps), 0, 0, 1 << 16, false, NULL, NULL,
+     "the same as a whole number, where delay is not given"},
+    {"max_delay", RV_T_INT, offsetof(rv_delay_options, max_delay), 0, 0, 1 << 16, false, NULL, NULL,
+     "longest delay; 0: the next whole number from the largest given"},
     {"learnable", RV_T_BOOL, offsetof(rv_delay_options, learnable), 0, 0, 1, false, NULL, NULL,
      "train the delays, within 0 to max_delay"},
     {0},
@@ -40,6 +40,10 @@ static rv_status delay_check(rv_net *net, rv_layer *layer) {
     layer->held = false; /* the first steps see nothing yet */
     plan->plane = rv_shape_plane(layer->shape);
     plan->given = options->delay;
+    if (listed && options->steps)
+        TRY(rv_fail_at(RV_CONFIG, layer->desc->where, "steps", NULL,
+                       "layer \"%s\": \"delay\" and \"steps\" say the same thing: give one of them",
+                       layer->desc->name));
     if (!listed) plan->given = (rv_reals){1, &plan->given.value, (float)options->steps};
     if (plan->given.count != 1 && plan->given.count != plan->plane.c)
         TRY(rv_fail_at(RV_CONFIG, layer->desc->where, "delay", NULL,

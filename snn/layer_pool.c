@@ -9,8 +9,8 @@
 const rv_spec rv_pool_specs[] = {
     {"kernel_size", RV_T_PAIR, offsetof(rv_pool_options, kernel_size), NAN, 1, 1 << 16, false, NULL,
      NULL, "rows and columns of the window"},
-    {"stride", RV_T_PAIR, offsetof(rv_pool_options, stride), NAN, 1, 1 << 16, false, NULL, NULL,
-     "distance of windows; default kernel_size"},
+    {"stride", RV_T_PAIR, offsetof(rv_pool_options, stride), 0, 0, 1 << 16, false, NULL, NULL,
+     "distance of windows; 0: kernel_size"},
     {"padding", RV_T_PAIR, offsetof(rv_pool_options, padding), 0, 0, 1 << 16, false, NULL, NULL,
      "rows and columns around the plane, at most half a window"},
     {0},

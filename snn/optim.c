@@ -171,10 +171,10 @@ static rv_status make_runs(rv_optimizer *o, const rv_train_desc *desc) {
     }
     for (int g = 0; g < desc->group_count && whole; g++) {
         if (!used[g])
-            FAIL(RV_CONFIG,
-                 "parameter group \"%s\" matches no trained tensor (or only tensors of "
-                 "earlier groups)",
-                 desc->groups[g].pattern);
+            TRY(rv_fail_at(RV_CONFIG, desc->groups[g].where, "train.optimizer.groups", NULL,
+                           "parameter group \"%s\" matches no trained tensor (or only tensors of "
+                           "earlier groups)",
+                           desc->groups[g].pattern));
     }
 out:
     rv_free(used);

@@ -57,7 +57,7 @@ static void groups_take_their_own_rate(void **state) {
     small s = {0};
     rv_optimizer *o;
     char bias[] = "*.bias", first[] = "fc1.*";
-    rv_group_desc groups[2] = {{bias, 2, NAN}, {first, 3, 0.5}};
+    rv_group_desc groups[2] = {{bias, 2, NAN, {0}}, {first, 3, 0.5, {0}}};
     small_two(&s, 5, 20, 3);
     s.train.groups = groups, s.train.group_count = 2;
     open_optimizer(&s, "sgd", 1, &o);
@@ -87,7 +87,7 @@ static void group_without_tensors_is_refused(void **state) {
     small s = {0};
     rv_optimizer *o = NULL;
     char pattern[] = "fc7.*";
-    rv_group_desc group = {pattern, 2, NAN};
+    rv_group_desc group = {pattern, 2, NAN, {0}};
     small_two(&s, 5, 20, 3);
     s.net_desc.steps = 1;
     OK(rv_net_create(&s.net_desc, &s.net));
