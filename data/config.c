@@ -28,6 +28,12 @@ static rv_section section_of(const loading *load, const char *path) {
     return section;
 }
 
+/* The source's name ends with its tree; the recipe's path says the same and lasts. */
+static rv_where place_kept(rv_where where, const char *path) {
+    if (where.file != rv_set_place) where.file = path;
+    return where;
+}
+
 /* The section at a dotted path of the source, and its null in the resolved tree. The resolved
  * tree already has every key in its order, so a section is found there by the same path. */
 static rv_status section_open(const loading *load, const char *path, rv_section *in,
@@ -142,8 +148,7 @@ static rv_status data_load(const loading *load) {
     TRY(rv_choice_read(&in, "reader", rv_reader_table(), rv_keys_data, config, &choice));
     config->data.reader = choice.row;
     config->data.options = choice.options;
-    config->data.where = in.where;
-    config->data.where.file = config->path;
+    config->data.where = place_kept(in.where, config->path);
     TRY(folder_resolve(config));
     rv_node_become(out, RV_NODE_MAP);
     TRY(rv_node_add_text(out, "reader", choice.row->name, true));
@@ -238,8 +243,7 @@ static rv_status layer_load(const loading *load, const rv_section *in, rv_layer_
     TRY(rv_choice_pick(in, "kind", rv_layer_table(), rv_neuron_table(), &choice));
     layer->row = choice.row;
     layer->options = choice.options;
-    layer->where = in->where;
-    layer->where.file = load->config->path;
+    layer->where = place_kept(in->where, load->config->path);
     neuron = rv_table_index(rv_neuron_table(), choice.row) >= 0;
     if (neuron)
         TRY(rv_preset_apply(load->config->preset, load->config->memory, choice.row,
@@ -312,8 +316,7 @@ static rv_status loss_load(const loading *load) {
     TRY(choice_load(load, "loss", "kind", rv_loss_table(), "cross_entropy", rv_keys_loss, loss,
                     &loss->loss));
     TRY(section_open(load, "loss", &in, &out));
-    loss->where = in.where;
-    loss->where.file = load->config->path;
+    loss->where = place_kept(in.where, load->config->path);
 out:
     return status;
 }
@@ -346,6 +349,7 @@ static rv_status groups_load(const loading *load) {
         TRY(rv_specs_known(&group, rv_keys_group, NULL, NULL));
         rv_keys_default(rv_keys_group, &train->groups[i]);
         TRY(rv_specs_read(&group, rv_keys_group, &train->groups[i]));
+        train->groups[i].where = place_kept(group.where, load->config->path);
         TRY(rv_node_add(out, RV_NODE_MAP, NULL, &entry));
         TRY(rv_specs_write(entry, rv_keys_group, &train->groups[i]));
         train->group_count++;
@@ -446,8 +450,7 @@ static int steps_of(const rv_choice *encode) {
  * later (a shape that does not fit, a batch too large) then point into the user's file though
  * only the resolved tree is left. */
 static void places_copy(rv_node *to, const rv_node *from, const char *file) {
-    to->where = from->where;
-    to->where.file = file;
+    to->where = place_kept(from->where, file);
     for (int i = 0; i < to->count; i++) {
         const rv_node *match = to->items[i]->key ? rv_tree_get(from, to->items[i]->key) : NULL;
         if (!to->items[i]->key && from->kind == RV_NODE_LIST && i < from->count)

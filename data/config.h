@@ -39,6 +39,8 @@ RV_CHECKED rv_status rv_node_add_text(rv_node *parent, const char *key, const ch
  * null. RV_CONFIG when something on the way is no map; `base` is the path of `map`. */
 RV_CHECKED rv_status rv_node_find(const rv_node *map, const char *base, const char *dotted,
                                   rv_node **out);
+/* The file of a place that --set made; such a place has no line. */
+extern const char rv_set_place[];
 /* Drop what a node holds; it becomes an empty one of this kind. */
 void rv_node_become(rv_node *node, rv_node_kind kind);
 bool rv_node_null(const rv_node *node); /* NULL, or a plain scalar that YAML calls null */

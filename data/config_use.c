@@ -10,6 +10,16 @@ rv_status rv_config_text(const rv_config *config, char **text) {
 }
 
 /* ---- binding ----------------------------------------------------------------------------- */
+/* An encoder knows neither recipe nor place: what it finds wrong is put where `encode` stands. */
+static rv_status encode_check(const rv_config *config, const rv_source *source,
+                              rv_encoding *encoding) {
+    rv_status status = rv_encoder_check(&config->encode, source, encoding);
+    const rv_node *node = rv_tree_get(config->tree, "encode");
+    if (status == RV_CONFIG && node && !rv_error_get()->file[0])
+        status = rv_fail_at(status, node->where, "encode", NULL, "%s", rv_error_get()->message);
+    return status;
+}
+
 /* Only here do recipe and data meet; what they disagree on is a fault of the recipe. */
 rv_status rv_config_bind(rv_config *config, const rv_source *source) {
     rv_status status = RV_OK;
@@ -18,7 +28,7 @@ rv_status rv_config_bind(rv_config *config, const rv_source *source) {
     char given[48], got[48];
     const rv_node *input = rv_tree_get(config->tree, "input");
     if (input) where = input->where;
-    TRY(rv_encoder_check(&config->encode, source, &encoding));
+    TRY(encode_check(config, source, &encoding));
     config->net.input = encoding.shape;
     if (config->input.rank) {
         /* The same units in another shape are the same input: [784] for [1, 28, 28]. */

@@ -42,7 +42,7 @@ static rv_status check_limits(const reading *v, const rv_node *node, double numb
     bool low = spec->open ? number <= spec->least : number < spec->least;
     if (!low && number <= spec->most) return RV_OK;
     return rv_fail_at(RV_CONFIG, node->where, v->path, NULL,
-                      "\"%s\" must lie in %s%g, %g%s, found %.80s", v->path,
+                      "\"%s\" must lie in %s%.10g, %.10g%s, found %.80s", v->path,
                       spec->open || isinf(spec->least) ? "(" : "[", spec->least, spec->most,
                       isinf(spec->most) ? ")" : "]", node->text);
 }

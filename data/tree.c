@@ -302,6 +302,8 @@ static rv_status document_read(const char *text, size_t size, const char *name, 
     if (size > BYTES_MOST)
         return rv_fail_at(bad, (rv_where){name, 1, 1}, NULL, NULL, "larger than %d bytes",
                           BYTES_MOST);
+    if (size >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0)
+        text += 3, size -= 3; /* as editors put it */
     if (!yaml_parser_initialize(&from.yaml))
         return rv_fail(RV_MEMORY, "out of memory while reading %s", name);
     yaml_parser_set_input_string(&from.yaml, (const unsigned char *)text, size);
@@ -351,6 +353,17 @@ out:
 }
 
 /* ---- --set ------------------------------------------------------------------------------- */
+/* Compared by address: places outlive the tree, and a recipe may have any name. */
+const char rv_set_place[] = "--set";
+
+/* A column of the assignment would help nobody who typed several of them; the message names the
+ * key. */
+static void place_assigned(rv_node *node) {
+    node->where = (rv_where){rv_set_place, 0, 0};
+    for (int i = 0; i < node->count; i++)
+        place_assigned(node->items[i]);
+}
+
 /* One step of a path: into a map by key (made when missing), into a list by `name` or index.
  * Entries of a list are named by `name`, as layers are; a number is for lists without names. A
  * hint is given only for names, since keys of a map may be new. */
@@ -360,8 +373,11 @@ static rv_status set_step(rv_node *at, const char *word, const char *assignment,
     *out = NULL;
     if (at->kind == RV_NODE_MAP) {
         *out = rv_tree_get(at, word);
-        if (!*out) TRY(rv_node_add_text(at, word, NULL, false));
-        if (!*out) *out = at->items[at->count - 1];
+        if (!*out) {
+            TRY(rv_node_add_text(at, word, NULL, false));
+            *out = at->items[at->count - 1];
+            place_assigned(*out);
+        }
         (*out)->used = false;
         goto out;
     }
@@ -388,7 +404,6 @@ rv_status rv_tree_set(rv_node *tree, const char *assignment) {
     rv_status status = RV_OK;
     const char *equals = strchr(assignment, '='), *at = assignment;
     rv_node *node = tree;
-    rv_where where = {"--set", 1, 0};
     if (!equals) FAIL(RV_USAGE, "--set %s: expected path.to.key=value", assignment);
     while (at < equals) {
         size_t length = strcspn(at, ".=");
@@ -405,13 +420,12 @@ rv_status rv_tree_set(rv_node *tree, const char *assignment) {
     if (at != equals || at == assignment)
         FAIL(RV_USAGE, "--set %s: a name in the path is empty or too long", assignment);
     rv_node_become(node, RV_NODE_SCALAR);
-    where.column = place((size_t)(equals + 1 - assignment));
     if (equals[1] && strchr("[{\"'", equals[1])) { /* flow YAML; anything else is plain text */
-        TRY(document_read(equals + 1, strlen(equals + 1), where.file, RV_USAGE, node));
+        TRY(document_read(equals + 1, strlen(equals + 1), rv_set_place, RV_USAGE, node));
     } else {
         TRY(rv_strdup(equals + 1, &node->text));
     }
-    node->where = where;
+    place_assigned(node);
 out:
     return status;
 }

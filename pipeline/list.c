@@ -54,11 +54,11 @@ static json_t *limits_json(const rv_spec *spec) {
     bool low = limited(spec->least), high = limited(spec->most);
     const char *open = spec->open ? ">" : ">=";
     if (low && high)
-        snprintf(text, sizeof text, "%s %.6g, <= %.6g", open, spec->least, spec->most);
+        snprintf(text, sizeof text, "%s %.10g, <= %.10g", open, spec->least, spec->most);
     else if (low)
-        snprintf(text, sizeof text, "%s %.6g", open, spec->least);
+        snprintf(text, sizeof text, "%s %.10g", open, spec->least);
     else if (high)
-        snprintf(text, sizeof text, "<= %.6g", spec->most);
+        snprintf(text, sizeof text, "<= %.10g", spec->most);
     return json_string(text);
 }
 

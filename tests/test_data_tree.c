@@ -96,6 +96,14 @@ static void tree_beyond_limits_is_refused(void **state) {
     free(large), free(fits), free(deep);
 }
 
+static void text_with_byte_order_mark_is_read(void **state) {
+    (void)state;
+    rv_node *tree = parse("\xEF\xBB\xBFseed: 1\n");
+    assert_string_equal(rv_tree_get(tree, "seed")->text, "1");
+    assert_int_equal(rv_tree_get(tree, "seed")->where.column, 1);
+    rv_tree_free(tree);
+}
+
 static void set_path_reaches_maps_and_named_entries(void **state) {
     (void)state;
     rv_node *tree = parse("network:\n- {name: hidden, units: 8}\n- {name: out}\ntrain: {}\nx: ~\n");
@@ -111,10 +119,14 @@ static void set_path_reaches_maps_and_named_entries(void **state) {
     rv_node *z = rv_tree_get(rv_tree_get(rv_tree_get(tree, "x"), "y"), "z");
     assert_string_equal(z->text, "a=b: c");
     assert_string_equal(z->where.file, "--set");
-    assert_int_equal(z->where.column, 7);
+    assert_int_equal(z->where.line, 0);
     assert_int_equal(rv_tree_set(tree, "x=[1, {k: 'v'}]"), RV_OK);
     assert_int_equal(rv_tree_get(tree, "x")->count, 2);
-    assert_true(rv_tree_get(rv_tree_get(tree, "x")->items[1], "k")->quoted);
+    rv_node *k = rv_tree_get(rv_tree_get(tree, "x")->items[1], "k");
+    assert_true(k->quoted);
+    assert_string_equal(k->where.file, "--set");
+    assert_int_equal(k->where.line, 0);
+    assert_int_equal(list->where.line, 1); /* what was not set keeps its place */
     rv_tree_free(tree);
 }
 
@@ -145,6 +157,7 @@ int main(void) {
         cmocka_unit_test(tree_malformed_names_place),
         cmocka_unit_test(tree_forbidden_constructs_are_refused),
         cmocka_unit_test(tree_beyond_limits_is_refused),
+        cmocka_unit_test(text_with_byte_order_mark_is_read),
         cmocka_unit_test(set_path_reaches_maps_and_named_entries),
         cmocka_unit_test(set_wrong_path_is_usage),
         cmocka_unit_test(load_missing_or_folder_is_input),

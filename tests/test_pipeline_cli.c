@@ -157,6 +157,20 @@ static void config_wrong_values_are_refused(void **state) {
     assert_true(access(in_folder("runs"), F_OK) != 0); /* nothing was begun */
 }
 
+static void config_set_shows_the_option_as_place(void **state) {
+    (void)state;
+    assert_int_equal(RUN("train", "recipe.yaml", "--set", "train.batch=0"), 78);
+    assert_string_equal(err_text,
+                        "--set: error: \"train.batch\" must lie in [1, 1048576], found 0\n");
+    assert_int_equal(RUN("train", "recipe.yaml", "--set", "trian.batch=1"), 78);
+    assert_string_equal(err_text,
+                        "--set: error: unknown key \"trian\" (did you mean \"train\"?)\n");
+    assert_int_equal(RUN("train", "recipe.yaml", "--set", "loss={kind: mse, onn: 1}"), 78);
+    assert_contains(err_text, "--set: error: unknown key \"onn\"");
+    assert_int_equal(RUN("train", "recipe.yaml", "--set", "pipeline.chunks=5000"), 78);
+    assert_contains(err_text, "--set: error: \"pipeline.chunks\"");
+}
+
 static void config_missing_file_is_66(void **state) {
     (void)state;
     ERROR(66, "nowhere.yaml", "train", "nowhere.yaml");
@@ -220,6 +234,7 @@ int main(void) {
         cmocka_unit_test(list_unknown_kind_names_nearest),
         cmocka_unit_test(config_unknown_key_shows_place_and_nearest),
         cmocka_unit_test(config_wrong_values_are_refused),
+        cmocka_unit_test(config_set_shows_the_option_as_place),
         cmocka_unit_test(config_missing_file_is_66),
         cmocka_unit_test(data_damaged_is_65),
         cmocka_unit_test(data_counts_differ_is_refused),
