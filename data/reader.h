@@ -39,10 +39,13 @@ void rv_permute(uint64_t *index, int64_t count, uint64_t seed, rv_purpose purpos
 RV_CHECKED rv_status rv_subset_open(const rv_source *base, uint64_t *index, int64_t count,
                                     void (*done)(void *user), void *user, rv_source *out);
 
-/* The training source, opened once for the training and the validation share. */
+/* The training source, opened once for the training and the validation share; and what the first
+ * split that was opened is like, as every other must be. */
 typedef struct rv_shared_source {
     rv_source source;
     int users;
+    rv_source like; /* shape, steps, spikes; shape.rank 0: none yet */
+    rv_split like_split;
 } rv_shared_source;
 
 /* 64-bit FNV-1a. */

@@ -70,6 +70,32 @@ out:
     return status;
 }
 
+/* The network is made for one split and reads the others as if they were the same. */
+static rv_status split_fits(const rv_config *config, rv_split split, const rv_source *source) {
+    rv_status status = RV_OK;
+    rv_shared_source *shared = config->data.shared;
+    const rv_source *like = &shared->like;
+    char one[48], other[48];
+    if (!source->shape.rank) goto out; /* a recipe need not have a test split */
+    if (!like->shape.rank) {
+        shared->like =
+            (rv_source){.shape = source->shape, .steps = source->steps, .spikes = source->spikes};
+        shared->like_split = split;
+    }
+    if (!rv_shape_equal(source->shape, like->shape))
+        FAIL_AT(RV_DATA, config->data.where, "data", NULL,
+                "samples of the %s split are %s, those of the %s split %s", rv_split_name(split),
+                rv_shape_text(source->shape, one), rv_split_name(shared->like_split),
+                rv_shape_text(like->shape, other));
+    if (source->steps != like->steps || source->spikes != like->spikes)
+        FAIL_AT(RV_DATA, config->data.where, "data", NULL,
+                "samples of the %s split are %s over %d steps, those of the %s split %s over %d",
+                rv_split_name(split), source->spikes ? "spikes" : "values", source->steps,
+                rv_split_name(shared->like_split), like->spikes ? "spikes" : "values", like->steps);
+out:
+    return status;
+}
+
 /* Without a validation share the training source is handed out itself, without a detour. */
 rv_status rv_data_open(const rv_config *config, rv_split split, rv_source *out) {
     rv_status status = RV_OK;
@@ -78,12 +104,18 @@ rv_status rv_data_open(const rv_config *config, rv_split split, rv_source *out) 
     *out = (rv_source){0};
     if (split == RV_SPLIT_TEST || (split == RV_SPLIT_TRAIN && config->data.validation <= 0)) {
         TRY(reader->open(config, split, out));
+        status = split_fits(config, split, out);
+        if (status != RV_OK) {
+            out->close(out->self);
+            *out = (rv_source){0};
+        }
         goto out;
     }
     if (config->data.validation <= 0) goto out; /* no validation share */
     if (shared->users == 0) TRY(reader->open(config, RV_SPLIT_TRAIN, &shared->source));
     shared->users++;
-    status = share_open(config, shared, split, out);
+    status = split_fits(config, split, &shared->source);
+    if (status == RV_OK) status = share_open(config, shared, split, out);
     if (status != RV_OK) shared_done(shared);
 out:
     return status;

@@ -211,6 +211,23 @@ static void data_counts_differ_is_refused(void **state) {
     assert_contains(err_text, "120");
 }
 
+/* More units, fewer, and as many in another shape: the network was made for the training split. */
+static void data_test_split_of_other_shape_is_65(void **state) {
+    (void)state;
+    static const unsigned char sides[][2] = {{7, 7}, {5, 5}, {1, 1}, {4, 9}};
+    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
+        size_t pixels = (size_t)sides[i][0] * sides[i][1];
+        unsigned char file[16 + TINY_TEST * 49] = {0};
+        tiny_put32(file, 0x00000803), tiny_put32(file + 4, TINY_TEST);
+        tiny_put32(file + 8, sides[i][0]), tiny_put32(file + 12, sides[i][1]);
+        tiny_put(in_folder("other-images"), file, 16 + TINY_TEST * pixels);
+        ERROR(65, "samples of the test split are [1, ", "train", "recipe.yaml", "--set",
+              "data.test.inputs=other-images");
+        ERROR(65, "those of the train split [1, 6, 6]", "check", "recipe.yaml", "--set",
+              "data.test.inputs=other-images");
+    }
+}
+
 static void data_label_beyond_outputs_is_refused(void **state) {
     (void)state;
     tiny_set(folder, "shifted", TINY_TRAIN, 1, 3);
@@ -238,6 +255,7 @@ int main(void) {
         cmocka_unit_test(config_missing_file_is_66),
         cmocka_unit_test(data_damaged_is_65),
         cmocka_unit_test(data_counts_differ_is_refused),
+        cmocka_unit_test(data_test_split_of_other_shape_is_65),
         cmocka_unit_test(data_label_beyond_outputs_is_refused),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
