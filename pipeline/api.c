@@ -132,6 +132,29 @@ out:
     return status;
 }
 
+static rv_status with_plan(const rv_plan_options *options, char **json,
+                           rv_status (*run)(const rv_plan_options *options, char **json)) {
+    rv_status status = RV_OK;
+    rv_plan_options ours;
+    unsigned mode = rv_flush_set();
+    TRY(need(json, "json"));
+    *json = NULL;
+    TRY(take(&ours, sizeof ours, options, "options"));
+    TRY(need(ours.config, "options.config"));
+    TRY(run(&ours, json));
+out:
+    rv_flush_restore(mode);
+    return status;
+}
+
+rv_code rv_make_plan(const rv_plan_options *options, char **json) {
+    return with_plan(options, json, rv_plan_run);
+}
+
+rv_code rv_verify(const rv_plan_options *options, char **json) {
+    return with_plan(options, json, rv_verify_run);
+}
+
 rv_code rv_diff(const char *a, const char *b, const char *layer, char **json) {
     rv_status status = RV_OK;
     TRY(need(json, "json"));

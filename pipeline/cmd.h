@@ -19,10 +19,14 @@ typedef struct rv_arguments {
     bool help, json, quiet, verbose;
     int threads; /* 0: not given */
     const char *out, *isa, *data, *split, *predictions, *resume, *init, *layer;
+    const char *schedule_file, *profile, *dump, *svg;
+    int devices, steps; /* 0: not given */
     double max_seconds; /* 0: not given */
     double grace;
     const char **sets; /* owned */
     int set_count;
+    char **made; /* assignments that options stand for; owned */
+    int made_count;
     const char **operand; /* owned */
     int operand_count;
     const volatile int *stop; /* set by a signal; main.c */
@@ -40,6 +44,8 @@ typedef struct rv_command {
 
 rv_code rv_cmd_train(const rv_arguments *arguments);
 rv_code rv_cmd_eval(const rv_arguments *arguments);
+rv_code rv_cmd_plan(const rv_arguments *arguments);
+rv_code rv_cmd_verify(const rv_arguments *arguments);
 rv_code rv_cmd_info(const rv_arguments *arguments);
 rv_code rv_cmd_check(const rv_arguments *arguments);
 rv_code rv_cmd_diff(const rv_arguments *arguments);

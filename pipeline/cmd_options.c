@@ -20,6 +20,7 @@ typedef enum rv_option_type {
     OPTION_SET,
     OPTION_CLOCK,   /* HH:MM:SS, as seconds */
     OPTION_SECONDS, /* above 0 */
+    OPTION_KEY,     /* a key of the recipe: `sentence` begins with it */
 } rv_option_type;
 
 /* `offset` is that of the field in rv_arguments; its C type follows from `type`. */
@@ -58,6 +59,20 @@ static const rv_option_row option_rows[] = {
      OPTION_SECONDS, FIELD(grace)},
     {"layer", NO_LETTER + 11, "NAME", "compare the tensors of this layer alone", OPTION_TEXT,
      FIELD(layer)},
+    {"stages", NO_LETTER + 12, "N", "pipeline.stages: parts along the layers", OPTION_KEY, 0},
+    {"chunks", NO_LETTER + 13, "N|auto", "pipeline.chunks: parts along time", OPTION_KEY, 0},
+    {"micro-batches", NO_LETTER + 14, "N", "train.micro_batches: parts of a batch", OPTION_KEY, 0},
+    {"schedule", NO_LETTER + 15, "NAME", "pipeline.schedule: order of the work, or auto",
+     OPTION_KEY, 0},
+    {"schedule-file", NO_LETTER + 16, "FILE", "order of the work in text form (plan --dump)",
+     OPTION_TEXT, FIELD(schedule_file)},
+    {"devices", NO_LETTER + 17, "N", "plan for so many, whatever the recipe says", OPTION_COUNT,
+     FIELD(devices)},
+    {"profile", NO_LETTER + 18, "FILE", "costs from this file (plan --json) instead of measuring",
+     OPTION_TEXT, FIELD(profile)},
+    {"dump", NO_LETTER + 19, "FILE", "write the schedule in text form", OPTION_TEXT, FIELD(dump)},
+    {"svg", NO_LETTER + 20, "FILE", "draw the timeline", OPTION_TEXT, FIELD(svg)},
+    {"steps", NO_LETTER + 21, "N", "steps to compare (default 3)", OPTION_COUNT, FIELD(steps)},
     {"json", NO_LETTER + 6, NULL, "print one JSON object on standard output", OPTION_FLAG,
      FIELD(json)},
     {"quiet", 'q', NULL, "no progress and no log", OPTION_FLAG, FIELD(quiet)},
@@ -113,6 +128,19 @@ static rv_status seconds_parse(const char *name, const char *text, double *out) 
     return RV_OK;
 }
 
+/* --stages 2 is --set pipeline.stages=2. */
+static rv_status key_store(const rv_option_row *row, const char *value, rv_arguments *arguments) {
+    rv_status status = RV_OK;
+    size_t key = strcspn(row->sentence, ":"), size = key + strlen(value) + 2;
+    char *assignment = NULL;
+    TRY(rv_alloc(size, 1, "an assignment", &assignment));
+    snprintf(assignment, size, "%.*s=%s", (int)key, row->sentence, value);
+    arguments->made[arguments->made_count++] = assignment;
+    arguments->sets[arguments->set_count++] = assignment;
+out:
+    return status;
+}
+
 /* There are never more assignments than words on the line: `sets` has room for all of argv. */
 static rv_status option_store(const rv_option_row *row, const char *value,
                               rv_arguments *arguments) {
@@ -127,6 +155,8 @@ static rv_status option_store(const rv_option_row *row, const char *value,
         return clock_parse(row->name, value, (double *)field);
     else if (row->type == OPTION_SECONDS)
         return seconds_parse(row->name, value, (double *)field);
+    else if (row->type == OPTION_KEY)
+        return key_store(row, value, arguments);
     else
         arguments->sets[arguments->set_count++] = value;
     return RV_OK;
@@ -242,6 +272,7 @@ rv_status rv_arguments_parse(const rv_command *command, int argc, char **argv, r
     rv_parse parse = {command, out, RV_OK};
     TRY(rv_alloc((size_t)argc, sizeof *out->sets, "assignments", &out->sets));
     TRY(rv_alloc((size_t)argc, sizeof *out->operand, "operands", &out->operand));
+    TRY(rv_alloc((size_t)argc, sizeof *out->made, "assignments", &out->made));
     error_t failed =
         argp_parse(&argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_EXIT | ARGP_NO_HELP, NULL, &parse);
     TRY(parse.status);
@@ -253,6 +284,9 @@ out:
 }
 
 void rv_arguments_finish(rv_arguments *arguments) {
+    for (int i = 0; i < arguments->made_count; i++)
+        rv_free(arguments->made[i]);
+    rv_free(arguments->made);
     rv_free(arguments->operand);
     rv_free(arguments->sets);
     *arguments = (rv_arguments){0};

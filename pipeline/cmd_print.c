@@ -38,6 +38,7 @@ static void error_json(const rv_error_info *error) {
 void rv_print_error(bool json) {
     rv_error_info error = {.struct_size = sizeof error};
     rv_last_error(&error);
+    if (!*error.message) return; /* told already, as a result */
     if (json) {
         error_json(&error);
         return;

@@ -177,6 +177,7 @@ rv_code rv_cmd_train(const rv_arguments *arguments) {
         .init = arguments->init,
         .max_seconds = arguments->max_seconds,
         .grace = arguments->grace,
+        .schedule_file = arguments->schedule_file,
     };
     rv_train_result result = {.struct_size = sizeof result};
     rv_trainer *trainer = NULL;

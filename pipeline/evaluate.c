@@ -124,6 +124,7 @@ static rv_status recipes_load(const rv_eval_options *options, const rv_model *mo
     bool own = !options->data;
     TRY(rv_config_parse_with(text, strlen(text), path, own ? options->sets : NULL,
                              own ? options->set_count : 0, config));
+    (*config)->stages = 1; /* one device, all threads: the bits are the same */
     if (!own) {
         TRY(rv_config_load(options->data, options->sets, options->set_count, data));
         /* The batch too: that recipe's user knows what fits into memory. Results do not depend on

@@ -167,6 +167,10 @@ static double status_mb(const char *field) {
     return mb;
 }
 
+double rv_host_resident(void) {
+    return 1e6 * status_mb("VmRSS");
+}
+
 /* 5 = "reset the peak resident size" (proc(5)); refused in some containers. */
 static bool peak_reset(void) {
     int file = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);

@@ -250,6 +250,7 @@ static rv_status recipe_check(const char *path, const char *const *sets, int set
         TRY(rv_share_open(&share[split], setup.config, (rv_split)split, split == RV_SPLIT_TRAIN));
     const rv_source *source = &share[RV_SPLIT_TRAIN].source;
     TRY(rv_setup_net(&setup, source));
+    TRY(rv_setup_check_pipeline(&setup));
     for (int i = 0; i < setup.net->tensor_count; i++)
         parameters += rv_tensor_elements(&setup.net->tensors[i]);
     TRY(rv_loss_create(&setup.config->loss, setup.net, setup.config->train.batch, &loss));

@@ -30,6 +30,8 @@ void rv_host_unpin(const rv_processors *before);
  * and 2; the tightest of the group and those above it. */
 double rv_host_quota(const char *cgroup, const char *mount);
 
+double rv_host_resident(void); /* bytes of the process in memory now; 0: not known */
+
 /* Largest resident size of the process, and of the spans marked as training steps. The kernel's
  * own peak is reset at the start of a span where that is allowed, else the size is sampled. */
 typedef struct rv_watch {
@@ -74,10 +76,11 @@ typedef struct rv_setup {
     rv_device device;
     rv_net *net;
     rv_engine *engine;
+    struct rv_plan *plan; /* NULL: one stage, nothing to choose */
     int threads;
 } rv_setup;
 RV_CHECKED rv_status rv_isa_parse(const char *name, rv_isa *out); /* NULL: best. RV_USAGE */
-/* Open the device; threads 0: rv_host_threads. */
+/* Open the device; threads: per stage, 0: those of the process shared among the stages. */
 RV_CHECKED rv_status rv_setup_device(rv_setup *setup, const char *isa, int threads);
 /* Bind the recipe to the source, lay out the network. */
 RV_CHECKED rv_status rv_setup_net(rv_setup *setup, const rv_source *source);
@@ -85,6 +88,28 @@ RV_CHECKED rv_status rv_setup_net(rv_setup *setup, const rv_source *source);
  * give it these weights. total_steps: horizon of the rate schedule. */
 RV_CHECKED rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
                                      int64_t total_steps);
+/* Its two halves: the starting weights, under which forms are chosen (rv_version_destroy), and the
+ * plain trainer with the network's own. */
+RV_CHECKED rv_status rv_setup_forms(rv_setup *setup, rv_share *first, const float *block,
+                                    rv_version **start);
+RV_CHECKED rv_status rv_setup_one(rv_setup *setup, int64_t total_steps, rv_engine **engine);
+
+/* setup_plan.c: the same with what the recipe says of the pipeline. */
+typedef struct rv_wish { /* from the command line; zeros: nothing */
+    const char *schedule_file, *profile;
+    int devices; /* stages, whatever the recipe says */
+} rv_wish;
+RV_CHECKED rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
+                                      int64_t total_steps, const rv_wish *wish);
+/* What can be said wrongly about the pipeline without measuring: RV_CONFIG with its place. */
+RV_CHECKED rv_status rv_setup_check_pipeline(const rv_setup *setup);
+/* Plan after the forms are chosen; config's train.chunks becomes the plan's. */
+RV_CHECKED rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish,
+                                   struct rv_plan *plan);
+RV_CHECKED rv_status rv_setup_pipeline(rv_setup *setup, const struct rv_plan *plan,
+                                       rv_version *start, int64_t total_steps, rv_engine **engine);
+void rv_setup_plan_finish(rv_setup *setup);
+
 void rv_setup_finish(rv_setup *setup);
 /* Place of `section: {key: ...}` in the recipe, for messages. */
 rv_where rv_config_place(const rv_config *config, const char *section, const char *key);
@@ -129,6 +154,8 @@ RV_CHECKED rv_status rv_train_run(const rv_train_options *options, rv_trainer **
                                   rv_train_result *result);
 RV_CHECKED rv_status rv_evaluate_run(const rv_eval_options *options, rv_eval **eval,
                                      rv_eval_result *result);
+RV_CHECKED rv_status rv_plan_run(const rv_plan_options *options, char **json);
+RV_CHECKED rv_status rv_verify_run(const rv_plan_options *options, char **json);
 RV_CHECKED rv_status rv_list_json(const char *kind, char **json);
 RV_CHECKED rv_status rv_info_json(const char *path, char **json);
 RV_CHECKED rv_status rv_diff_json(const char *a, const char *b, const char *layer, char **json);

@@ -137,6 +137,7 @@ static const struct {
     {"regularizers", rows_of_table, rv_regularizer_table},
     {"optimizers", rows_of_table, rv_optimizer_table},
     {"schedules", rows_of_table, rv_schedule_table},
+    {"pipeline_schedules", rows_of_table, rv_generator_table},
     {"encoders", rows_of_table, rv_encoder_table},
     {"init", rows_of_table, rv_init_table},
     {"readers", rows_of_table, rv_reader_table},

@@ -13,11 +13,16 @@
 
 /* A new command is one row here and one cmd_<name>.c. */
 #define COMMON " json quiet verbose "
+#define PIPELINE " stages chunks micro-batches schedule schedule-file "
 static const rv_command commands[] = {
     {"train", "CONFIG", "train a network as the recipe says and write a run folder",
-     COMMON "out set threads isa resume init max-time grace", 1, 1, true, rv_cmd_train},
+     COMMON PIPELINE "out set threads isa resume init max-time grace", 1, 1, true, rv_cmd_train},
     {"eval", "MODEL|DIR", "evaluate a model file or the best model of a run folder",
      COMMON "data set split predictions threads isa", 1, 1, false, rv_cmd_eval},
+    {"plan", "CONFIG", "cut, schedule, timeline and memory of a training, without training",
+     COMMON PIPELINE "set threads isa devices profile dump svg", 1, 1, false, rv_cmd_plan},
+    {"verify", "CONFIG", "train some steps on one device and in the pipeline, compare all bits",
+     COMMON PIPELINE "set threads isa steps", 1, 1, false, rv_cmd_verify},
     {"info", "FILE", "say what a model, run folder, recipe or data file holds", COMMON, 1, 1, false,
      rv_cmd_info},
     {"check", "FILE|RUN|CONFIG", "verify a file, a run folder, or a recipe with its data",
@@ -27,8 +32,8 @@ static const rv_command commands[] = {
     {"status", "RUN...", "a table of runs, with mean and spread", COMMON, 1, RV_OPERANDS_MOST,
      false, rv_cmd_status},
     {"list", "KIND",
-     "list neurons, surrogates, layers, losses, regularizers, optimizers, schedules, encoders, "
-     "init, readers, devices or keys",
+     "list neurons, surrogates, layers, losses, regularizers, optimizers, schedules, "
+     "pipeline_schedules, encoders, init, readers, devices or keys",
      COMMON, 1, 1, false, rv_cmd_list},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };

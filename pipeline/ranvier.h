@@ -67,6 +67,7 @@ typedef struct rv_train_options {
     const char *init;   /* model file whose tensors of equal name and shape are the first weights */
     double max_seconds; /* save and return 75 in time for this; 0: no limit */
     double grace;       /* refuse (69) to start where a save takes longer than this; 0: never */
+    const char *schedule_file; /* order of the work in text form, or NULL */
 } rv_train_options;
 
 typedef struct rv_train_result {
@@ -136,8 +137,8 @@ void rv_eval_destroy(rv_eval *eval); /* NULL allowed */
 /* ---- looking at things ------------------------------------------------------------------ */
 /* Each gives one JSON object as text, to be freed with rv_text_free; NULL on failure. */
 
-/* kind: one of neurons, surrogates, layers, losses, regularizers, optimizers, schedules, encoders,
- * init, readers, devices, keys; another word: 64 with the nearest as hint.
+/* kind: one of neurons, surrogates, layers, losses, regularizers, optimizers, schedules,
+ * pipeline_schedules, encoders, init, readers, devices, keys; another word: 64 with the nearest.
  * {"kind", "rows": [{"name", "sentence", "source", "parameters": [{"name", "type", "default",
  * "limits", "sentence"}]}]}; devices: {"name", "available", "isa", "threads", "sentence"}; keys:
  * {"key", "type", "default", "sentence"}. */
@@ -148,6 +149,25 @@ rv_code rv_info(const char *path, char **json);
 /* Verify a model file's checksums, every file of a run folder, a data file, or a recipe with its
  * data and network. 65 damaged, 66 missing, 78 recipe. {"path", "format", "ok": true, ...}. */
 rv_code rv_check(const char *path, const char *const *sets, int set_count, char **json);
+typedef struct rv_plan_options {
+    size_t struct_size;
+    const char *config; /* recipe file; required */
+    const char *const *sets;
+    int set_count;
+    const char *isa;
+    int threads;               /* per stage; 0: those of the process shared */
+    int devices;               /* stages, whatever the recipe says; 0: as it says */
+    int steps;                 /* verify; 0: 3 */
+    const char *schedule_file; /* or NULL */
+    const char *profile;       /* costs from this file instead of measuring; or NULL */
+    const char *dump, *svg;    /* plan: files to write the schedule to; or NULL */
+} rv_plan_options;
+/* Cut, schedule, costs, memory and timeline of a training, without training (README, "Plan"). 69
+ * nothing fits pipeline.memory, 78 recipe. */
+rv_code rv_make_plan(const rv_plan_options *options, char **json);
+/* Train a few steps on one device and in the pipeline and compare all bits: {"identical", "steps",
+ * "first_difference", ...}. 70 different, *json says where. Writes nothing. */
+rv_code rv_verify(const rv_plan_options *options, char **json);
 /* Compare two model files (of a run folder its last.h5) to the bit; layer: its tensors alone, or
  * NULL. 0 same, 1 different. {"a", "b", "same", "compared", "first": {"name", "what", "index", "a",
  * "b", "a_bits", "b_bits"}}. */

@@ -67,7 +67,8 @@ rv_status rv_setup_device(rv_setup *setup, const char *isa, int threads) {
     rv_status status = RV_OK;
     rv_isa level;
     if (threads < 0) FAIL(RV_USAGE, "threads: %d is negative", threads);
-    setup->threads = threads ? threads : rv_host_threads();
+    int stages = setup->config ? setup->config->stages : 1, all = rv_host_threads();
+    setup->threads = threads ? threads : all / stages > 1 ? all / stages : 1;
     TRY(rv_isa_parse(isa, &level));
     TRY(rv_device_open("cpu", level, setup->threads, &setup->device));
 out:
@@ -84,8 +85,9 @@ out:
     return status;
 }
 
-rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
-                          int64_t total_steps) {
+/* Forms are chosen under a version of their own: a trainer is made for the forms as chosen, and
+ * packs its weights for them once. */
+rv_status rv_setup_forms(rv_setup *setup, rv_share *first, const float *block, rv_version **out) {
     rv_status status = RV_OK;
     const rv_config *config = setup->config;
     rv_version *start = NULL;
@@ -94,8 +96,6 @@ rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
     int count = config->train.batch < FORM_SAMPLES ? config->train.batch : FORM_SAMPLES;
     if (first->source.count < count) count = (int)first->source.count;
 
-    /* Forms are chosen under a version of their own: the trainer is made for the forms as chosen,
-     * and packs its weights for them once. */
     TRY(rv_version_create(setup->net, &setup->device, &start));
     if (block)
         memcpy(rv_version_block(start), block, setup->net->n_all * sizeof *block);
@@ -104,10 +104,26 @@ rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
     TRY(rv_version_derive(start, rows));
     TRY(rv_loader_first(first->loader, count, &batch));
     TRY(rv_net_choose_forms(setup->net, &setup->device, start, &config->encode, batch));
+    *out = start;
+    start = NULL;
+out:
+    rv_version_destroy(start);
+    return status;
+}
 
+rv_status rv_setup_one(rv_setup *setup, int64_t total_steps, rv_engine **engine) {
+    const rv_config *config = setup->config;
     const rv_serial_desc desc = {setup->net,    &setup->device, &config->encode,
                                  &config->loss, &config->train, total_steps};
-    TRY(rv_engine_serial(&desc, &setup->engine));
+    return rv_engine_serial(&desc, engine);
+}
+
+rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
+                          int64_t total_steps) {
+    rv_status status = RV_OK;
+    rv_version *start = NULL;
+    TRY(rv_setup_forms(setup, first, block, &start));
+    TRY(rv_setup_one(setup, total_steps, &setup->engine));
     /* The trainer starts from its own initial values; give it these, loaded or the same. */
     memcpy(rv_engine_block(setup->engine), rv_version_block(start),
            setup->net->n_all * sizeof *block);
@@ -141,6 +157,7 @@ out:
 /* The trainer and the network borrow from the recipe: it goes last. */
 void rv_setup_finish(rv_setup *setup) {
     rv_engine_destroy(setup->engine);
+    rv_setup_plan_finish(setup);
     rv_net_destroy(setup->net);
     if (setup->device.ops) rv_device_close(&setup->device);
     rv_config_free(setup->config);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "pipeline/plan.h"
 #include "pipeline/train.h"
 
 static void say_line(void *user, const char *line) {
@@ -46,6 +47,27 @@ static void say_what_runs(const rv_training *training) {
     rv_training_say(training, "%s (preset %s); forms: %s; isa %s, %d thread%s", neurons,
                     setup->config->preset, forms, rv_isa_name(rv_device_isa(&setup->device)),
                     setup->threads, setup->threads == 1 ? "" : "s");
+}
+
+/* One line: where the network is cut, in which order its parts work, what that should bring. */
+static void say_plan(const rv_training *training) {
+    const rv_setup *setup = &training->setup;
+    const rv_plan *plan = setup->plan;
+    char cuts[256] = "";
+    size_t used = 0;
+    if (!plan) return;
+    for (int s = 1; s < plan->stages && used < sizeof cuts; s++)
+        used += (size_t)snprintf(cuts + used, sizeof cuts - used, "%s%s",
+                                 s > 1 ? ", " : ", cut before ",
+                                 rv_net_layer_name(setup->net, plan->first[s]));
+    rv_training_say(training,
+                    "plan: %d stage%s%s; schedule %s, %d micro-batch%s, %d chunk%s, %d slot%s; "
+                    "%.3g ms a step, %.2f times one device",
+                    plan->stages, plan->stages == 1 ? "" : "s", cuts, plan->schedule.name,
+                    plan->micros, plan->micros == 1 ? "" : "es", plan->chunks,
+                    plan->chunks == 1 ? "" : "s", plan->schedule.slots,
+                    plan->schedule.slots == 1 ? "" : "s", 1e3 * plan->schedule.forecast.total,
+                    plan->serial / plan->schedule.forecast.total);
 }
 
 /* A folder that exists is locked first of all, so that a second run is told at once. */
@@ -102,7 +124,7 @@ static rv_status run_open(rv_training *training, const char *stem) {
     const rv_run_info info = {
         .version = RANVIER_VERSION,
         .isa = rv_isa_name(rv_device_isa(&setup->device)),
-        .schedule = "serial",
+        .schedule = setup->plan ? setup->plan->schedule.name : "serial",
         .digest = training->digest,
         .seed = setup->config->seed,
         .threads = setup->threads,
@@ -184,6 +206,7 @@ rv_status rv_training_open(rv_training *training) {
     const rv_train_options *options = training->options;
     rv_setup *setup = &training->setup;
     rv_share *train = &training->share[RV_SPLIT_TRAIN];
+    const rv_wish wish = {.schedule_file = options->schedule_file};
     char stem[256];
     float *block = NULL;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
@@ -200,7 +223,7 @@ rv_status rv_training_open(rv_training *training) {
     TRY(rv_setup_net(setup, &train->source));
     length_find(training);
     TRY(weights_find(training, &block));
-    TRY(rv_setup_serial(setup, train, block, horizon_of(training)));
+    TRY(rv_setup_trainer(setup, train, block, horizon_of(training), &wish));
     training->done = complete(training); /* before run.json is written anew */
     TRY(run_open(training, stem));
     if (training->done) {
@@ -217,6 +240,7 @@ rv_status rv_training_open(rv_training *training) {
     }
     TRY(saving_open(training));
     say_what_runs(training);
+    say_plan(training);
 out:
     rv_free(block);
     rv_resume_finish(&training->resume);

@@ -1,0 +1,120 @@
+/* ranvier plan CONFIG: cut, timeline, costs and memory of a training, without training. */
+#include <math.h>
+#include <string.h>
+
+#include "pipeline/cmd.h"
+
+static double number(const json_t *object, const char *key) {
+    return json_number_value(json_object_get(object, key));
+}
+
+static const char *word(const json_t *object, const char *key) {
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "-";
+}
+
+/* One line per stage, in units people read. */
+static void print_stages(const json_t *plan) {
+    enum { COLUMNS = 11, CELL = 48, STAGES_MOST = 4096 };
+    static const char *const head[COLUMNS] = {"stage", "layers", "F ms", "B ms",  "W ms",   "U ms",
+                                              "busy",  "tapes",  "MB",   "KB on", "KB back"};
+    static const bool right[COLUMNS] = {true, false, true, true, true, true,
+                                        true, true,  true, true, true};
+    const json_t *stages = json_object_get(plan, "stage");
+    size_t rows = json_array_size(stages) + 1;
+    char(*text)[CELL] = calloc(rows * COLUMNS, CELL);
+    const char **cells = calloc(rows * COLUMNS, sizeof *cells);
+    for (size_t i = 0; text && cells && i < rows * COLUMNS; i++)
+        cells[i] = i < COLUMNS ? head[i] : text[i];
+    for (size_t r = 1; text && cells && r < rows; r++) {
+        const json_t *s = json_array_get(stages, r - 1);
+        char(*cell)[CELL] = text + r * COLUMNS;
+        snprintf(cell[0], CELL, "%.0f", number(s, "stage"));
+        snprintf(cell[1], CELL, "%.20s .. %.20s", word(s, "first"), word(s, "last"));
+        snprintf(cell[2], CELL, "%.3f", number(s, "f_ms"));
+        snprintf(cell[3], CELL, "%.3f", number(s, "b_ms"));
+        snprintf(cell[4], CELL, "%.3f", number(s, "w_ms"));
+        snprintf(cell[5], CELL, "%.3f", number(s, "u_ms"));
+        snprintf(cell[6], CELL, "%.0f %%", 100 * number(s, "busy"));
+        snprintf(cell[7], CELL, "%.0f", number(s, "tapes"));
+        snprintf(cell[8], CELL, "%.1f", number(s, "peak_bytes") / 1e6);
+        snprintf(cell[9], CELL, "%.1f", number(s, "forward_message_bytes") / 1e3);
+        snprintf(cell[10], CELL, "%.1f", number(s, "backward_message_bytes") / 1e3);
+    }
+    const rv_grid grid = {COLUMNS, 0, right};
+    if (text && cells) rv_print_grid(&grid, cells, (int)rows);
+    free(cells);
+    free(text);
+}
+
+/* Every schedule at the chosen chunks: what the taken one is compared with. */
+static void print_rivals(const json_t *plan) {
+    const json_t *rivals = json_object_get(plan, "why"), *rival;
+    size_t i;
+    printf("\nwhy %s, at %.0f chunks:\n", word(plan, "schedule"), number(plan, "chunks"));
+    json_array_foreach((json_t *)rivals, i, rival) {
+        if (!json_is_number(json_object_get(rival, "total_ms"))) {
+            printf("  %-14s cannot: %.70s\n", word(rival, "schedule"), word(rival, "why"));
+            continue;
+        }
+        printf("  %-14s %10.3f ms  %+6.1f %%  %3.0f slots, %3.0f tapes%s\n",
+               word(rival, "schedule"), number(rival, "total_ms"),
+               100 * (number(rival, "against_plan") - 1), number(rival, "slots"),
+               number(rival, "tapes"),
+               strcmp(word(rival, "schedule"), word(plan, "schedule")) == 0 ? "  <- taken" : "");
+    }
+}
+
+static void print_plan(const json_t *plan) {
+    const json_t *picture = json_object_get(plan, "picture"), *line;
+    size_t i;
+    printf("schedule %s: %.0f stages, %.0f micro-batches, %.0f chunks, %.0f slots per edge\n\n",
+           word(plan, "schedule"), number(plan, "stages"), number(plan, "micro_batches"),
+           number(plan, "chunks"), number(plan, "slots"));
+    json_array_foreach((json_t *)picture, i, line) puts(json_string_value(line));
+    puts("         F forward  B backward  W weights  U update  N norm  . waiting; small letters: "
+         "odd "
+         "micro-batches\n");
+    print_stages(plan);
+    printf("\nstep %.3f ms, lower bound %.3f ms, one device %.3f ms: %.2f times as fast; bubble "
+           "%.1f %%\n",
+           number(plan, "makespan_ms"), number(plan, "lower_bound_ms"),
+           number(plan, "one_device_ms"), number(plan, "speed_up"), 100 * number(plan, "bubble"));
+    printf("memory %.1f MB at the peak, of which %.1f MB are copies for saving; a message takes "
+           "%.1f us\n",
+           number(plan, "peak_bytes") / 1e6,
+           number(plan, "stages") > 1 ? number(plan, "copy_bytes") / 1e6 : 0.0,
+           1e3 * number(plan, "latency_ms"));
+    print_rivals(plan);
+}
+
+rv_code rv_cmd_plan(const rv_arguments *arguments) {
+    rv_status status = RV_OK;
+    char *text = NULL;
+    json_t *root = NULL;
+    const rv_plan_options options = {
+        .struct_size = sizeof options,
+        .config = arguments->operand[0],
+        .sets = arguments->sets,
+        .set_count = arguments->set_count,
+        .isa = arguments->isa,
+        .threads = arguments->threads,
+        .devices = arguments->devices,
+        .schedule_file = arguments->schedule_file,
+        .profile = arguments->profile,
+        .dump = arguments->dump,
+        .svg = arguments->svg,
+    };
+    TRY((rv_status)rv_make_plan(&options, &text));
+    if (arguments->json) {
+        puts(text);
+        goto out;
+    }
+    root = json_loads(text, 0, NULL);
+    if (!root) FAIL(RV_MEMORY, "out of memory for the answer");
+    print_plan(root);
+out:
+    json_decref(root);
+    rv_text_free(text);
+    return status;
+}

@@ -1,0 +1,43 @@
+/*
+ * Inside pipeline/: what the parts of a network cost on this machine, measured by running them as
+ * stages, one after the other, while as many other threads as the pipeline will have do the same.
+ */
+#ifndef RV_PIPELINE_COST_H
+#define RV_PIPELINE_COST_H
+
+#include "pipeline/run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Layers [first, last): seconds of one micro-batch over the whole sequence, u and norm of one
+ * item. */
+typedef struct rv_part_cost {
+    int first, last;
+    double f, b, w, u, norm;
+    double forward_bytes, backward_bytes; /* over the cut after it, whole sequence */
+    double scratch_bytes;                 /* largest arena of an item */
+} rv_part_cost;
+
+typedef struct rv_cost_desc {
+    const rv_net *net; /* forms chosen */
+    const rv_choice *encoder;
+    const rv_loss_desc *loss;
+    const rv_train_desc *train; /* chunks, micro_batches, batch */
+    const rv_batch *batch;      /* at least a micro-batch */
+    rv_isa isa;
+    int threads; /* of a stage */
+    int busy;    /* stages that will run at once */
+} rv_cost_desc;
+
+/* parts: first and last set, covering all layers; the rest is filled in. About half a second. */
+RV_CHECKED rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *parts);
+
+/* Seconds from ringing a sleeping thread to its answer's half way; bytes per second of a copy. */
+RV_CHECKED rv_status rv_cost_transport(double *latency, double *bandwidth);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,94 @@
+/*
+ * Inside pipeline/: the plan of a run: where the network is cut, the schedule of a step, and what
+ * both cost, all known before the first step.
+ */
+#ifndef RV_PIPELINE_PLAN_H
+#define RV_PIPELINE_PLAN_H
+
+#include "pipeline/cost.h"
+#include "pipeline/internal.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rv_plan_desc {
+    rv_cost_desc cost; /* train->chunks: as fixed; busy is ignored */
+    int stages;
+    const rv_generator *generator; /* NULL: the best */
+    const char *file;              /* a schedule in text form instead; or NULL */
+    int slots;                     /* 0: the fewest that reach full speed */
+    bool chunks_auto;
+    const int *cuts; /* [stages - 1]: first layers of the stages after the first; NULL: by costs */
+    double memory;   /* bytes for all stages together; 0: no limit */
+    const char *profile; /* costs from this file instead of measuring; or NULL */
+} rv_plan_desc;
+
+typedef struct rv_plan_bytes { /* of a stage at its peak */
+    double weights;            /* with gradient and optimiser */
+    double versions;           /* kept beside the newest */
+    double tapes, state, slots, scratch;
+} rv_plan_bytes;
+
+typedef struct rv_plan_stage {
+    rv_part_cost cost; /* at the plan's chunks */
+    rv_plan_bytes bytes;
+    double forward_message,
+        backward_message; /* bytes of the largest to the next stage, and from it */
+} rv_plan_stage;
+
+typedef struct rv_plan_rival { /* a schedule that was not, or was, taken */
+    const char *name;
+    bool runs;
+    double total;
+    int slots, peak; /* most tapes of a stage, in chunks */
+    char why[160];   /* not */
+} rv_plan_rival;
+
+/* Costs of the same parts at one or two numbers of chunks; between and beyond them they go on in a
+ * straight line. */
+typedef struct rv_cost_points {
+    int parts, count, chunks[2];
+    rv_part_cost *part[2]; /* owned */
+} rv_cost_points;
+
+/* Zeroed = empty. Times in seconds. */
+typedef struct rv_plan {
+    int stages, micros, chunks;
+    int *first; /* [stages + 1] layers */
+    rv_schedule schedule;
+    rv_plan_stage *stage;
+    double latency, bandwidth;
+    double serial; /* one step on one device, by the same costs */
+    double bound;  /* no schedule has a smaller makespan */
+    double bytes;  /* of all stages, and the copy that saving takes */
+    double copy;
+    rv_cost_points blocks; /* parts 0: not measured */
+    rv_plan_rival *rivals;
+    int rival_count;
+} rv_plan;
+
+/* RV_CONFIG: more stages than blocks, cuts or chunks that cannot be, a schedule that cannot run
+ * (the circle is named); RV_RESOURCE: nothing fits the memory (the least found is named). */
+RV_CHECKED rv_status rv_plan_make(const rv_plan_desc *desc, rv_plan *out);
+void rv_plan_finish(rv_plan *plan);
+double rv_plan_stage_bytes(const rv_plan_stage *stage);
+
+/* ---- profiles (plan_profile.c) ---------------------------------------------------------- */
+/* Block costs as JSON: the object "profile" of `plan --json`, and what --profile reads. */
+json_t *rv_profile_json(const rv_plan *plan, const rv_net *net);
+/* RV_INPUT, RV_DATA: not such a file, or not of this network. */
+RV_CHECKED rv_status rv_profile_read(const char *path, const rv_net *net, rv_plan *plan);
+
+/* ---- pictures (plan_picture.c) ---------------------------------------------------------- */
+/* The timeline of one step: one line per stage, at most `columns` wide. *text: rv_free. */
+RV_CHECKED rv_status rv_plan_picture(const rv_plan *plan, int columns, char **text);
+RV_CHECKED rv_status rv_plan_svg(const rv_plan *plan, char **text);
+
+/* ---- as JSON (plan_json.c) -------------------------------------------------------------- */
+json_t *rv_plan_json(const rv_plan *plan, const rv_net *net);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

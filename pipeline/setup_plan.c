@@ -1,0 +1,153 @@
+/*
+ * From the recipe's words to a plan, and from a plan to what trains. What the recipe says wrongly
+ * about the pipeline is refused here, with its place, before anything is written.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "pipeline/plan.h"
+
+/* NULL in *out: auto. */
+static rv_status generator_of(const rv_config *config, const rv_generator **out) {
+    const rv_table *table = rv_generator_table();
+    const char *names[16] = {"auto"};
+    int count = 1;
+    *out = NULL;
+    if (strcmp(config->schedule, "auto") == 0) return RV_OK;
+    *out = rv_generator_find(config->schedule);
+    if (*out) return RV_OK;
+    for (int i = 0; i < table->count && count < 16; i++)
+        names[count++] = rv_table_row(table, i)->name;
+    return rv_fail_at(RV_CONFIG, rv_config_place(config, "pipeline", "schedule"),
+                      "pipeline.schedule", rv_name_nearest(config->schedule, names, count),
+                      "\"pipeline.schedule\" must be auto or a row of `list pipeline_schedules`, "
+                      "found \"%.80s\"",
+                      config->schedule);
+}
+
+/* A failure of the plan is put where `pipeline` stands, unless it knows a better place. */
+static rv_status placed(const rv_config *config, const char *key, rv_status status) {
+    rv_error error = *rv_error_get();
+    if ((status != RV_CONFIG && status != RV_RESOURCE) || error.line) return status;
+    return rv_fail_at(status, rv_config_place(config, "pipeline", key),
+                      error.key[0] ? error.key : NULL, NULL, "%s", error.message);
+}
+
+rv_status rv_setup_check_pipeline(const rv_setup *setup) {
+    rv_status status = RV_OK;
+    const rv_config *config = setup->config;
+    const rv_generator *generator;
+    TRY(generator_of(config, &generator));
+    if (generator && generator->one_stage && config->stages > 1)
+        status = rv_fail(RV_CONFIG, "schedule %s has one stage, not %d", config->schedule,
+                         config->stages);
+    else if (config->cut_count == 0 && config->stages > setup->net->block_count)
+        status = rv_fail(RV_CONFIG,
+                         "%d stages, but the network has %d blocks (a map with what follows it); "
+                         "pipeline.cuts may cut elsewhere",
+                         config->stages, setup->net->block_count);
+    status = placed(config, "stages", status);
+out:
+    return status;
+}
+
+rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, rv_plan *plan) {
+    rv_status status = RV_OK;
+    rv_config *config = setup->config;
+    rv_train_desc *train = &config->train;
+    const rv_batch *batch = NULL;
+    int rows = (train->batch + train->micro_batches - 1) / train->micro_batches;
+    rv_plan_desc desc = {
+        .stages = wish->devices ? wish->devices : config->stages,
+        .file = wish->schedule_file,
+        .slots = config->slots,
+        .chunks_auto = config->chunks_auto && !wish->schedule_file,
+        .cuts = config->cut_count && !wish->devices ? config->cuts : NULL,
+        .profile = wish->profile,
+    };
+    TRY(generator_of(config, &desc.generator));
+    if (config->pipeline_memory > 0) {
+        desc.memory = config->pipeline_memory - rv_host_resident();
+        if (desc.memory <= 0)
+            TRY(placed(config, "memory",
+                       rv_fail(RV_RESOURCE,
+                               "pipeline.memory: %.1f MB, but the process takes %.1f MB before it "
+                               "trains",
+                               config->pipeline_memory / 1e6, rv_host_resident() / 1e6)));
+    }
+    if (first->source.count < rows) rows = (int)first->source.count;
+    TRY(rv_loader_first(first->loader, rows, &batch));
+    desc.cost = (rv_cost_desc){
+        .net = setup->net,
+        .encoder = &config->encode,
+        .loss = &config->loss,
+        .train = train,
+        .batch = batch,
+        .isa = rv_device_isa(&setup->device),
+        .threads = setup->threads,
+    };
+    TRY(placed(config, "schedule", rv_plan_make(&desc, plan)));
+    train->chunks = plan->chunks;
+out:
+    return status;
+}
+
+/* Weights of the start into the engine. */
+static rv_status weights_give(rv_setup *setup, rv_version *start) {
+    memcpy(rv_engine_block(setup->engine), rv_version_block(start),
+           setup->net->n_all * sizeof(float));
+    return rv_engine_push(setup->engine);
+}
+
+rv_status rv_setup_pipeline(rv_setup *setup, const rv_plan *plan, rv_version *start,
+                            int64_t total_steps, rv_engine **engine) {
+    rv_status status = RV_OK;
+    const rv_config *config = setup->config;
+    const rv_pipeline_desc desc = {
+        .net = setup->net,
+        .encoder = &config->encode,
+        .loss = &config->loss,
+        .train = &config->train,
+        .total_steps = total_steps,
+        .schedule = &plan->schedule,
+        .first = plan->first,
+        .isa = rv_device_isa(&setup->device),
+        .threads = setup->threads,
+    };
+    TRY(placed(config, "schedule", rv_engine_pipeline(&desc, engine)));
+    memcpy(rv_engine_block(*engine), rv_version_block(start), setup->net->n_all * sizeof(float));
+    TRY(rv_engine_push(*engine));
+out:
+    return status;
+}
+
+rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
+                           int64_t total_steps, const rv_wish *wish) {
+    rv_status status = RV_OK;
+    const rv_config *config = setup->config;
+    rv_version *start = NULL;
+    bool planned = config->stages > 1 || config->chunks_auto || config->pipeline_memory > 0 ||
+                   wish->schedule_file;
+    TRY(rv_setup_check_pipeline(setup));
+    TRY(rv_setup_forms(setup, first, block, &start));
+    if (planned) {
+        TRY(rv_alloc(1, sizeof *setup->plan, "a plan", &setup->plan));
+        TRY(rv_setup_plan(setup, first, wish, setup->plan));
+    }
+    if (config->stages > 1) {
+        TRY(rv_setup_pipeline(setup, setup->plan, start, total_steps, &setup->engine));
+    } else {
+        TRY(rv_setup_one(setup, total_steps, &setup->engine));
+        TRY(weights_give(setup, start));
+    }
+out:
+    rv_version_destroy(start);
+    return status;
+}
+
+void rv_setup_plan_finish(rv_setup *setup) {
+    if (!setup->plan) return;
+    rv_plan_finish(setup->plan);
+    rv_free(setup->plan);
+    setup->plan = NULL;
+}
