@@ -68,27 +68,34 @@ out:
 }
 
 /* After this nothing of the file is open: all arrays are in memory and verified. */
-rv_status rv_model_open(const char *path, rv_model **out) {
+rv_status rv_model_read(const char *bytes, size_t size, const char *name, rv_model **out) {
     rv_status status = RV_OK;
     rv_model *model = NULL;
-    char *bytes = NULL;
-    size_t size = 0;
     const rv_h5_item *config;
     TRY(rv_alloc(1, sizeof *model, "a model", &model));
-    TRY(rv_strdup(path, &model->name));
-    TRY(rv_read_file(path, SIZE_MAX - 1, &bytes, &size));
-    TRY(rv_h5_read(bytes, size, path, &model->list));
+    TRY(rv_strdup(name, &model->name));
+    TRY(rv_h5_read(bytes, size, name, &model->list));
     TRY(meta_check(model));
     config = rv_h5_find(&model->list, "/meta/config", NULL, RV_H5_BYTES);
-    if (!config) FAIL(RV_DATA, "%s: no recipe in it", path);
+    if (!config) FAIL(RV_DATA, "%s: no recipe in it", name);
     TRY(rv_alloc(config->count + 1, 1, "a recipe", &model->config));
     memcpy(model->config, config->data, config->count);
     TRY(tensors_list(model));
     *out = model;
     model = NULL;
 out:
-    rv_free(bytes);
     rv_model_close(model);
+    return status;
+}
+
+rv_status rv_model_open(const char *path, rv_model **out) {
+    rv_status status = RV_OK;
+    char *bytes = NULL;
+    size_t size = 0;
+    TRY(rv_read_file(path, SIZE_MAX - 1, &bytes, &size));
+    TRY(rv_model_read(bytes, size, path, out));
+out:
+    rv_free(bytes);
     return status;
 }
 

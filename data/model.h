@@ -18,6 +18,10 @@ struct rv_model {
     int tensor_count;
 };
 
+/* rv_model_open of a file that is in memory. */
+RV_CHECKED rv_status rv_model_read(const char *bytes, size_t size, const char *name,
+                                   rv_model **out);
+
 /* Sum over all items but itself, whatever their order. */
 uint64_t rv_model_sum(const rv_h5_list *list);
 /* Names of arrays in the file. */

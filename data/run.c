@@ -269,7 +269,8 @@ rv_status rv_run_metric(rv_run *run, const char *json) {
                             ? (errno = ENOSPC, -1)
                             : write(run->metrics, line + done, length + 1 - done);
         if (count < 0 && errno != EINTR)
-            FAIL(RV_IO, "%s: cannot write: %s", rv_run_file(run, "metrics.jsonl"), strerror(errno));
+            FAIL(RV_IO, "%s: cannot write: %s (%zu bytes needed)",
+                 rv_run_file(run, "metrics.jsonl"), strerror(errno), length + 1 - done);
         if (count > 0) done += (size_t)count;
     }
     run->metrics_size += (int64_t)done;
