@@ -105,7 +105,7 @@ LIB := $(OUT)/libranvier.a
 TEST_BIN := $(patsubst tests/%.c,$(OUT)/tests/%,$(wildcard tests/test_*.c))
 GOLDEN_OBJ := $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/golden*.c))
 
-.PHONY: all lib test lint golden bench bench-kernels install help clean summary FORCE
+.PHONY: all lib test test-long soak test-long-faults soak-faults lint golden bench bench-kernels install help clean summary FORCE
 all: summary build/ranvier
 
 summary:
@@ -155,6 +155,14 @@ $(OUT)/tests/%: tests/%.c $(LIB) $(OUT)/flags
 test: all $(TEST_BIN)
 	$(QUIET)scripts/run_tests $(OUT) $(TEST_BIN)
 
+# Loops a tenth of, and in full, what tests/scale.h says; the calls that fail need a build of theirs.
+test-long soak: all $(TEST_BIN)
+	$(QUIET)RV_TEST_SCALE=$@ RV_TEST_SECONDS=7200 scripts/run_tests $(OUT) $(TEST_BIN)
+	$(QUIET)$(MAKE) --no-print-directory FAULTS=1 $@-faults
+test-long-faults soak-faults: all $(filter %_faults,$(TEST_BIN))
+	$(QUIET)RV_TEST_SCALE=$(@:-faults=) RV_TEST_SECONDS=7200 scripts/run_tests $(OUT) \
+	    $(filter %_faults,$(TEST_BIN))
+
 lint:
 	$(QUIET)scripts/lint
 
@@ -182,6 +190,7 @@ define HELP
 make                  build/ranvier and $(notdir $(LIB))
 make lib              the library alone
 make test             all unit tests (under a minute)
+make test-long        the same with longer loops (ten minutes); make soak: in full
 make lint             format, include law, length, static analysis
 make golden DIR=F     replay the reference vectors of a folder (default tests/golden)
 make bench            a step's time and memory; PEERS=python: beside the Python libraries

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "tests/data_files.h"
+#include "tests/scale.h"
 
 static double now(void) {
     struct timespec time;
@@ -124,9 +125,10 @@ static void lock_of_a_killed_process_is_taken_over(void **state) {
 
 /* All at once: one gets it, the others are told. */
 static void race(const char *name, bool no_locks) {
-    enum { RACERS = 8, ROUNDS = 4 };
+    enum { RACERS = 8 };
+    int rounds = scaled(FULL_LOCK_RACES, 3);
     const char *folder = new_folder(name);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < rounds; round++) {
         child racers[RACERS];
         int go[2], winners = 0;
         assert_int_equal(pipe(go), 0);

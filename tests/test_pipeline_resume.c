@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "data/data.h"
+#include "tests/scale.h"
 #include "tests/spawn.h"
 
 /* A recipe of the folder: constant rate unless it says otherwise, so that max_steps may differ. */
@@ -322,8 +323,7 @@ static void damaged_last_falls_back_to_previous(void **state) {
  * while a checkpoint is likely being written. */
 static void killed_runs_go_on_to_the_same_bits(void **state) {
     (void)state;
-    const char *full = getenv("RV_TEST_KILLS");
-    int kills = full ? atoi(full) : 6, finished = 0;
+    int kills = scaled(FULL_KILLS, 6), finished = 0;
     unsigned seed = 12345;
     if (!rv_h5_available()) skip();
     recipe_put("resume.yaml", "{kind: adam, lr: 0.001}", "{kind: constant}");

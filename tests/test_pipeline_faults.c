@@ -1,0 +1,220 @@
+/*
+ * A training whose memory or disk fails at any call, once or for good: an error with its code, no
+ * half-written file, and a folder from which the run goes on to the bits of one that never failed.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include "data/data.h"
+#include "pipeline/ranvier.h"
+#include "tests/scale.h"
+#include "tests/spawn.h"
+
+/* HDF5 1.10 forgets what it holds when memory runs out around it. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) {
+    return "leak:libhdf5\n";
+}
+
+/* ---- a disk that is full ----------------------------------------------------------------- */
+
+static bool mount_small(const char *name, int kibibytes) {
+    char size[32];
+    snprintf(size, sizeof size, "size=%dk", kibibytes);
+    if (mkdir(in_folder(name), 0700) != 0 && access(in_folder(name), F_OK) != 0) return false;
+    return mount("tmpfs", in_folder(name), "tmpfs", 0, size) == 0;
+}
+
+static bool any_temporary(const char *run) {
+    bool any = false;
+    DIR *files = opendir(in_folder(run));
+    if (!files) return false;
+    for (const struct dirent *file; (file = readdir(files));) {
+        size_t length = strlen(file->d_name);
+        any |= length > 4 && strcmp(file->d_name + length - 4, ".tmp") == 0;
+    }
+    assert_int_equal(closedir(files), 0);
+    return any;
+}
+
+/* 4 to 512 KiB: refused before the first step, failed later, or done; never a crash. */
+static void small_disks_fail_cleanly(void **state) {
+    (void)state;
+    int refused = 0, done = 0;
+    if (!rv_h5_available()) skip();
+    if (geteuid() != 0 || !mount_small("disk", 64)) skip();
+    assert_int_equal(umount(in_folder("disk")), 0);
+    for (int kibibytes = 4; kibibytes <= 4096; kibibytes += kibibytes / 4 > 4 ? kibibytes / 4 : 4) {
+        assert_true(mount_small("disk", kibibytes));
+        int code = RUN("train", "recipe.yaml", "-q", "-o", "disk/run", "--set", "train.epochs=2");
+        assert_true(code == 0 || code == 73 || code == 74);
+        if (code == 74) {
+            assert_contains(err_text, "disk/run");
+            assert_contains(err_text, "bytes needed");
+        }
+        assert_false(any_temporary("disk/run"));
+        code == 0 ? done++ : refused++;
+        assert_int_equal(umount(in_folder("disk")), 0);
+    }
+    print_message("           %d sizes failed, %d were enough\n", refused, done);
+    assert_true(refused > 5 && done > 0);
+}
+
+/* The disk fills while the run goes on: 74, and the checkpoint that is there goes on. */
+static void disk_filled_meanwhile_keeps_the_checkpoint(void **state) {
+    (void)state;
+    if (!rv_h5_available()) skip();
+    if (geteuid() != 0 || !mount_small("filled", 4096)) skip();
+    assert_int_equal(
+        RUN("train", "recipe.yaml", "-q", "-o", "fill_whole", "--set", "train.epochs=400"), 0);
+    pid_t child =
+        start((const char *const[]){"train", "recipe.yaml", "-q", "-o", "filled/run", "--set",
+                                    "train.epochs=400", "--set", "checkpoint.every=3", NULL});
+    for (int i = 0; i < 2000 && access(in_folder("filled/run/previous.h5"), F_OK) != 0; i++)
+        usleep(2000);
+    FILE *filler = fopen(in_folder("filled/filler"), "w");
+    assert_non_null(filler);
+    setbuf(filler, NULL);
+    while (fwrite(folder, 1, sizeof folder, filler) == sizeof folder)
+        ;
+    (void)fclose(filler);
+    assert_int_equal(end(child), 74);
+    assert_contains(err_text, "filled/run/");
+    assert_contains(err_text, "No space left on device");
+    assert_contains(err_text, "bytes needed");
+    assert_false(any_temporary("filled/run"));
+    assert_int_equal(unlink(in_folder("filled/filler")), 0);
+    assert_int_equal(RUN("check", "filled/run/last.h5"), 0);
+    assert_int_equal(RUN("train", "recipe.yaml", "-q", "-o", "filled/run", "--resume", "auto",
+                         "--set", "train.epochs=400"),
+                     0);
+    assert_int_equal(RUN("diff", "fill_whole", "filled/run"), 0);
+    assert_int_equal(umount(in_folder("filled")), 0);
+}
+
+#ifdef RV_FAULTS
+/* ---- calls that fail --------------------------------------------------------------------- */
+
+static void remove_run(const char *run) {
+    char command[TINY_PATH];
+    snprintf(command, sizeof command, "rm -rf '%s'", in_folder(run));
+    assert_int_equal(system(command), 0);
+}
+
+/* In this process, where the hooks are. */
+static rv_code train(const char *run, const char *resume) {
+    static const char *const sets[] = {"train.epochs=2", "train.max_steps=9", "checkpoint.every=2",
+                                       "network.hidden.units=6"};
+    char path[TINY_PATH];
+    snprintf(path, sizeof path, "%s", in_folder(run));
+    const rv_train_options options = {.struct_size = sizeof options,
+                                      .config = in_folder("recipe.yaml"),
+                                      .sets = sets,
+                                      .set_count = 4,
+                                      .out = path,
+                                      .threads = 1,
+                                      .isa = "baseline",
+                                      .resume = resume};
+    rv_train_result result = {.struct_size = sizeof result};
+    rv_trainer *trainer = NULL;
+    rv_code code = rv_train(&options, &trainer, &result);
+    rv_trainer_destroy(trainer);
+    return code;
+}
+
+static rv_code compare(const char *a, const char *b) {
+    char *json = NULL, path[TINY_PATH];
+    snprintf(path, sizeof path, "%s", in_folder(a));
+    rv_code code = rv_diff(path, in_folder(b), NULL, &json);
+    rv_text_free(json);
+    return code;
+}
+
+/* What is in the folder is whole, and the run goes on from it. */
+static void expect_good(const char *run, const char *what, long k) {
+    static const char *const names[] = {"last.h5", "previous.h5", "best.h5"};
+    char path[128];
+    if (any_temporary(run)) fail_msg("%s, call %ld: a temporary file is left", what, k);
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", run, names[i]);
+        if (access(in_folder(path), F_OK) == 0 && rv_model_check(in_folder(path)) != RV_OK)
+            fail_msg("%s, call %ld: %s", what, k, rv_error_get()->message);
+    }
+    if (train(run, "auto") != 0)
+        fail_msg("%s, call %ld: does not go on: %s", what, k, rv_error_get()->message);
+    if (compare("fault_whole", run) != 0)
+        fail_msg("%s, call %ld: %s", what, k, rv_error_get()->message);
+}
+
+static void walk(rv_fault_site site, const char *what, rv_code expected, long every) {
+    long failed = 0, points = 0;
+    for (int sticky = 0; sticky < 2; sticky++) {
+        rv_code code = expected;
+        for (long k = 0; code != 0; k += every) {
+            remove_run("fault");
+            rv_fault_arm(site, k, sticky);
+            code = train("fault", NULL);
+            long calls = rv_fault_count(site);
+            rv_fault_arm(site, -1, false);
+            if (code != 0 && code != expected)
+                fail_msg("%s, call %ld: code %d: %s", what, k, code, rv_error_get()->message);
+            if (code != 0 && strlen(rv_error_get()->message) < 10)
+                fail_msg("%s, call %ld: says nothing", what, k);
+            if (code == 0 && calls > k) fail_msg("%s, call %ld: the failure is lost", what, k);
+            if (code == 0) break;
+            failed++;
+            points = calls > points ? calls : points;
+            expect_good("fault", what, k);
+        }
+    }
+    print_message("           %s: %ld of about %ld calls failed\n", what, failed, 2 * points);
+    assert_true(failed > 2);
+}
+
+static void any_failing_disk_call_is_74_and_goes_on(void **state) {
+    (void)state;
+    if (!rv_h5_available()) skip();
+    long every = stride() == 1 ? 1 : stride() == 10 ? 2 : 7;
+    remove_run("fault_whole");
+    assert_int_equal(train("fault_whole", NULL), 0);
+    walk(RV_FAULT_WRITE, "write", 74, every);
+    walk(RV_FAULT_FSYNC, "fsync", 74, every);
+    walk(RV_FAULT_CLOSE, "close", 74, every > 3 ? 3 : every);
+    walk(RV_FAULT_RENAME, "rename", 74, every);
+}
+
+static void any_failing_allocation_is_71_and_goes_on(void **state) {
+    (void)state;
+    if (!rv_h5_available()) skip();
+    remove_run("fault_whole");
+    assert_int_equal(train("fault_whole", NULL), 0);
+    walk(RV_FAULT_ALLOC, "alloc", 71, stride() == 1 ? 1 : stride() == 10 ? 23 : 401);
+}
+#endif
+
+/* A test that failed may have left its disk behind. */
+static int leave(void **state) {
+    (void)umount2(in_folder("disk"), MNT_DETACH);
+    (void)umount2(in_folder("filled"), MNT_DETACH);
+    return group_teardown(state);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_disks_fail_cleanly),
+        cmocka_unit_test(disk_filled_meanwhile_keeps_the_checkpoint),
+#ifdef RV_FAULTS
+        cmocka_unit_test(any_failing_disk_call_is_74_and_goes_on),
+        cmocka_unit_test(any_failing_allocation_is_71_and_goes_on),
+#endif
+    };
+    return cmocka_run_group_tests(tests, group_setup, leave);
+}
