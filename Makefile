@@ -158,7 +158,7 @@ test: all $(TEST_BIN)
 # Loops a tenth of, and in full, what tests/scale.h says; the calls that fail need a build of theirs.
 test-long soak: all $(TEST_BIN)
 	$(QUIET)RV_TEST_SCALE=$@ RV_TEST_SECONDS=7200 scripts/run_tests $(OUT) $(TEST_BIN)
-	$(QUIET)$(MAKE) --no-print-directory FAULTS=1 $@-faults
+	$(QUIET)$(MAKE) --no-print-directory FAULTS=1 OUT=$(OUT)-faults $@-faults
 test-long-faults soak-faults: all $(filter %_faults,$(TEST_BIN))
 	$(QUIET)RV_TEST_SCALE=$(@:-faults=) RV_TEST_SECONDS=7200 scripts/run_tests $(OUT) \
 	    $(filter %_faults,$(TEST_BIN))
