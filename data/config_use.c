@@ -93,13 +93,15 @@ static uint64_t digest_node(const rv_reader *reader, const rv_node *node, const 
 }
 
 /* Computed from the resolved tree: recipes that say the same in different words are the same. */
-void rv_config_digest(const rv_config *config, char hex[17]) {
+rv_status rv_config_digest(const rv_config *config, char hex[17]) {
+    rv_status status = RV_OK;
     const rv_reader *reader = ((const rv_reader_row *)config->data.reader)->reader;
     uint64_t hash = digest_node(reader, config->tree, "", RV_HASH_START);
-    /* Files that cannot be read leave a mark of their own; opening them tells the user why. */
-    if (reader->digest && reader->digest(config, &hash) != RV_OK)
-        hash = rv_hash_text(hash, "unreadable");
+    hex[0] = 0;
+    if (reader->digest) TRY(reader->digest(config, &hash));
     snprintf(hex, 17, "%016llx", (unsigned long long)hash);
+out:
+    return status;
 }
 
 /* ---- difference -------------------------------------------------------------------------- */

@@ -82,8 +82,9 @@ void rv_config_free(rv_config *config);
 RV_CHECKED rv_status rv_config_text(const rv_config *config, char **text);
 /* Give the network its input from the source and the encoder; `input` must agree (78). */
 RV_CHECKED rv_status rv_config_bind(rv_config *config, const rv_source *source);
-/* SHA-256-free digest of what resume depends on (README, "Run folder"): 64-bit FNV-1a, hex. */
-void rv_config_digest(const rv_config *config, char hex[17]);
+/* Digest of what resume depends on (README, "Run folder"): 64-bit FNV-1a, hex. Reads the data:
+ * RV_INPUT, RV_DATA. */
+RV_CHECKED rv_status rv_config_digest(const rv_config *config, char hex[17]);
 /* The first key of those the digest covers that differs, with its values in both: "network.hidden.
  * units was 24, now 32". false: none; then a difference of digests is one of the data's contents.
  */

@@ -216,7 +216,7 @@ rv_status rv_training_open(rv_training *training) {
         TRY(rv_share_open(&training->share[split], setup->config, (rv_split)split,
                           split == RV_SPLIT_TRAIN));
     TRY(rv_setup_device(setup, options->isa, options->threads));
-    rv_config_digest(setup->config, training->digest);
+    TRY(rv_config_digest(setup->config, training->digest));
     if (training->resumed)
         TRY(rv_resume_match(&training->resume, setup->config, training->digest,
                             rv_isa_name(rv_device_isa(&setup->device)), say_line, training));
