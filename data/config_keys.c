@@ -37,6 +37,8 @@
       "integer", "1", "parts a batch is cut into")                                                 \
     X("", "train.max_steps", WIDE, AT(train.max_steps), 0, 0, MOST_WIDE, false, NULL, "integer",   \
       "0", "stop after this many updates; 0 = off")                                                \
+    X("", "train.early_stop", WIDE, AT(train.early_stop), 0, 0, MOST_INT, false, NULL, "integer",  \
+      "0", "end after this many epochs without better validation accuracy; 0 = off")               \
     X("", "train.clip_norm", REAL, AT(train.clip_norm), 0, 0, INFINITY, false, NULL, "number",     \
       "0.0", "limit of the gradient's norm; 0 = off")                                              \
     X("", "train.optimizer", OWN, 0, 0, 0, 0, false, NULL, "map", "{kind: adam}",                  \

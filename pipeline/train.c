@@ -222,6 +222,12 @@ out:
     return status;
 }
 
+bool rv_training_stale(const rv_training *training) {
+    const rv_progress *at = &training->progress;
+    int64_t patience = training->setup.config->train.early_stop;
+    return patience > 0 && at->batch_in_epoch == 0 && at->epoch - at->best_epoch >= patience;
+}
+
 /* All epochs. The pace pauses while shares are evaluated; a stop asked for meanwhile is honoured
  * once the epoch is closed, unless nothing is left to do. */
 static rv_status train(rv_training *training) {
@@ -235,6 +241,11 @@ static rv_status train(rv_training *training) {
         TRY(epoch_close(training));
         rv_pace_resume(&training->pace);
         if (at->step >= training->steps) break;
+        if (rv_training_stale(training)) {
+            rv_training_say(training, "no better validation since epoch %lld: stopped early",
+                            (long long)at->best_epoch);
+            break;
+        }
         if (must_stop(training)) TRY(stop_here(training));
     }
     TRY(rv_pace_close(&training->pace));

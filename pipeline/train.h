@@ -47,6 +47,8 @@ RV_CHECKED rv_status rv_training_open(rv_training *training);
 void rv_training_say(const rv_training *training, const char *format, ...) RV_PRINTF(2, 3);
 /* Number of the epoch begun last, from 1; 0: none. */
 int64_t rv_training_epoch(const rv_training *training);
+/* Whether train.early_stop ends the run: so many whole epochs since the best validation. */
+bool rv_training_stale(const rv_training *training);
 /* Tell the caller's progress function. */
 void rv_training_tell(const rv_training *training, bool epoch_end);
 /* The epoch's line of metrics.jsonl. evaluated: the scores belong to this epoch. */

@@ -197,8 +197,19 @@ static int64_t horizon_of(const rv_training *training) {
  * short stays open for a longer max_steps; run.json tells whether it was closed for this one. */
 static bool complete(const rv_training *training) {
     const rv_progress *at = &training->progress;
-    return training->resumed && at->step >= training->steps &&
-           (at->batch_in_epoch == 0 || rv_run_complete(training->run));
+    if (!training->resumed) return false;
+    return rv_training_stale(training) ||
+           (at->step >= training->steps &&
+            (at->batch_in_epoch == 0 || rv_run_complete(training->run)));
+}
+
+static rv_status early_stop_check(const rv_training *training) {
+    const rv_config *config = training->setup.config;
+    if (config->train.early_stop == 0 || training->share[RV_SPLIT_VALIDATION].source.count > 0)
+        return RV_OK;
+    return rv_fail_at(RV_CONFIG, rv_config_place(config, "train", "early_stop"), "train.early_stop",
+                      NULL,
+                      "early stop judges by validation accuracy: set data.validation above 0");
 }
 
 rv_status rv_training_open(rv_training *training) {
@@ -215,6 +226,7 @@ rv_status rv_training_open(rv_training *training) {
     for (int split = 0; split < RV_SPLITS; split++)
         TRY(rv_share_open(&training->share[split], setup->config, (rv_split)split,
                           split == RV_SPLIT_TRAIN));
+    TRY(early_stop_check(training));
     TRY(rv_setup_device(setup, options->isa, options->threads));
     TRY(rv_config_digest(setup->config, training->digest));
     if (training->resumed)

@@ -103,6 +103,7 @@ typedef struct rv_group_desc { /* parameter group: tensors whose name matches th
 
 typedef struct rv_train_desc {
     int64_t epochs, max_steps; /* max_steps 0 = off */
+    int64_t early_stop;        /* end after so many epochs without better validation; 0 = off */
     int64_t total_steps;       /* lr_schedule.total_steps; 0 = min(epochs * updates, max_steps) */
     int batch, micro_batches, chunks;
     rv_choice optimizer; /* rv_optimizer_table() */

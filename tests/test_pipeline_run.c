@@ -119,6 +119,19 @@ static void train_unwritable_output_is_73(void **state) {
     ERROR(73, "taken", "train", "recipe.yaml", "-q", "-o", "taken");
 }
 
+static void train_early_stop_ends_without_better_validation(void **state) {
+    (void)state; /* nothing is learnt, so the first epoch stays the best */
+    assert_int_equal(RUN("train", "recipe.yaml", "-o", "run_early", "--json", "-q", "--set",
+                         "train.optimizer.lr=1e-30", "--set", "train.epochs=20", "--set",
+                         "train.early_stop=2"),
+                     0);
+    json_t *root = parse_out();
+    assert_int_equal(json_integer_value(json_object_get(root, "epochs")), 3);
+    json_decref(root);
+    ERROR(78, "data.validation", "train", "recipe.yaml", "-q", "-o", "run_blind", "--set",
+          "train.early_stop=2", "--set", "data.validation=0");
+}
+
 static void train_zero_epochs_writes_the_untrained_model(void **state) {
     (void)state;
     assert_int_equal(
@@ -321,6 +334,7 @@ int main(void) {
         cmocka_unit_test(train_metrics_and_run_files_are_there),
         cmocka_unit_test(train_default_folders_are_numbered),
         cmocka_unit_test(train_unwritable_output_is_73),
+        cmocka_unit_test(train_early_stop_ends_without_better_validation),
         cmocka_unit_test(train_zero_epochs_writes_the_untrained_model),
         cmocka_unit_test(train_signal_saves_and_exits_75),
         cmocka_unit_test(train_second_interrupt_exits_130),
