@@ -85,25 +85,43 @@ out:
     return status;
 }
 
+/* ---- tiles --------------------------------------------------------------------------------- */
+enum { PACK_ROWS = 64, PACK_READS = 3 }; /* fewer rows stay in the first cache; reads of a row */
+
+rv_tile_rows rv_cpu_event_pack(const float *row0, size_t ld, int rows, int cols, size_t reads,
+                               float *packed) {
+    bool pays = packed && ld > EVENT_TILE && rows >= PACK_ROWS && reads / PACK_READS > (size_t)rows;
+    if (!pays) return (rv_tile_rows){row0, ld};
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j += RV_WIDTH)
+            vec_store(packed + (size_t)i * EVENT_TILE + j, vec_load(row0 + (size_t)i * ld + j));
+    return (rv_tile_rows){packed, EVENT_TILE};
+}
+
 /* ---- forward ------------------------------------------------------------------------------ */
-/* An item is one tile of columns of ROWS rows. */
+/* An item is one tile of columns of FORWARD_ROWS rows. */
+enum { FORWARD_ROWS = 512 };
+
 typedef struct forward_job {
     const rv_map *map;
     rv_values y;
     rv_lists lists;
     int rows, blocks;
+    float *packed; /* per worker: a tile of the weights */
 } forward_job;
 
 /* Tiles outermost: the weights of one tile stay in the second cache while all rows pass. */
 static void forward_item(void *argument, int item, int worker) {
     const forward_job *job = argument;
     const rv_map *map = job->map;
-    int col = item / job->blocks * EVENT_TILE, first = item % job->blocks * ROWS;
+    int col = item / job->blocks * EVENT_TILE, first = item % job->blocks * FORWARD_ROWS;
     int cols = map->ld - col < EVENT_TILE ? map->ld - col : EVENT_TILE;
-    int last = first + ROWS < job->rows ? first + ROWS : job->rows;
-    (void)worker;
+    int last = first + FORWARD_ROWS < job->rows ? first + FORWARD_ROWS : job->rows;
+    rv_tile_rows w = rv_cpu_event_pack(map->weight + col, (size_t)map->ld, map->in, cols,
+                                       job->lists.start[last] - job->lists.start[first],
+                                       job->packed + (size_t)worker * (size_t)map->in * EVENT_TILE);
     for (int r = first; r < last; r++)
-        event_sum(cols, map->weight + col, (size_t)map->ld, job->lists.index + job->lists.start[r],
+        event_sum(cols, w.row0, w.ld, job->lists.index + job->lists.start[r],
                   job->lists.start[r + 1] - job->lists.start[r], map->bias ? map->bias + col : NULL,
                   values_row(job->y, r / job->y.B, r % job->y.B) + col);
 }
@@ -114,7 +132,9 @@ rv_status rv_cpu_event_forward(rv_ctx *ctx, const rv_map *map, rv_spikes x, rv_v
     size_t mark = rv_arena_mark(arena);
     int frames = x.stride_t ? x.T : 1, tiles = (map->ld + EVENT_TILE - 1) / EVENT_TILE;
     forward_job job = {.map = map, .y = y, .rows = frames * x.B};
-    job.blocks = (job.rows + ROWS - 1) / ROWS;
+    job.blocks = (job.rows + FORWARD_ROWS - 1) / FORWARD_ROWS;
+    TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx) * (size_t)map->in,
+                     EVENT_TILE * sizeof *job.packed, &job.packed));
     TRY(rv_cpu_lists(ctx, x, frames, arena, &job.lists));
     rv_cpu_run(ctx, tiles * job.blocks, forward_item, &job);
 out:
@@ -127,7 +147,7 @@ out:
  * row's adjoint is added to the gradient rows of its active inputs. A wide one goes by input: the
  * transposed lists of a run of rows, accumulators in registers, started from what is there. Both
  * add in the same order, so the choice does not show in the bits. */
-enum { NARROW = 32, RUN = 1024, INPUTS = 128 };
+enum { NARROW = 32, RUN = 1024 };
 
 /* A visit is a row in the order of addition: visit 0 is the first sample of the last step. */
 typedef struct weight_job {
@@ -139,7 +159,8 @@ typedef struct weight_job {
     int first, run; /* visits of the transposed lists */
     size_t *start;  /* [in + 1] */
     uint32_t *transposed;
-    int blocks; /* of INPUTS inputs */
+    int blocks;    /* of inputs: more than one where there are more threads than tiles */
+    float *packed; /* per worker: a run's adjoints of one tile */
 } weight_job;
 
 /* Row t*B + b of a visit, and where its adjoint lies. */
@@ -187,8 +208,8 @@ static void narrow_weight(const weight_job *job) {
         narrow_any(job, 0, job->rows, 2 * RV_LANES / RV_WIDTH);
 }
 
-/* Counting sort of the lists of visits [first, first + run) by input. An entry is where the visit's
- * adjoint lies, in RV_LANES floats from the start of g. */
+/* Counting sort of the lists of visits [first, first + run) by input. An entry is the visit's
+ * number in the run. */
 static void transpose_run(weight_job *job) {
     int in = job->map->in;
     size_t sum = 0;
@@ -205,38 +226,39 @@ static void transpose_run(weight_job *job) {
     }
     for (int v = 0; v < job->run; v++) {
         int row = visit_row(job, job->first + v);
-        uint32_t at =
-            (uint32_t)((size_t)(visit_adjoint(job, job->first + v) - job->g.data) / RV_LANES);
         for (size_t k = job->lists.start[row]; k < job->lists.start[row + 1]; k++)
-            job->transposed[job->start[job->lists.index[k]]++] = at;
+            job->transposed[job->start[job->lists.index[k]]++] = (uint32_t)v;
     }
     /* Filling moved every start to its end, which is the next one's start. */
     memmove(job->start + 1, job->start, (size_t)in * sizeof *job->start);
     job->start[0] = 0;
 }
 
-/* INPUTS rows of one tile; a run's adjoints of that tile stay in the second cache meanwhile. */
+/* A run's adjoints of one tile, copied side by side: they stay in the second cache while the inputs
+ * pass. */
 static void wide_item(void *argument, int item, int worker) {
     const weight_job *job = argument;
     int ld = job->map->ld, col = item / job->blocks * EVENT_TILE, block = item % job->blocks;
     int cols = ld - col < EVENT_TILE ? ld - col : EVENT_TILE;
-    int first = block * INPUTS, last = first + INPUTS;
-    (void)worker;
-    if (last > job->map->in) last = job->map->in;
+    int first = (int)((int64_t)block * job->map->in / job->blocks);
+    int last = (int)((int64_t)(block + 1) * job->map->in / job->blocks);
+    float *packed = job->packed + (size_t)worker * RUN * EVENT_TILE;
+    for (int v = 0; v < job->run; v++) {
+        const float *g = visit_adjoint(job, job->first + v) + col;
+        for (int j = 0; j < cols; j += RV_WIDTH)
+            vec_store(packed + (size_t)v * EVENT_TILE + j, vec_load(g + j));
+    }
     for (int i = first; i < last; i++) {
         float *to = job->gw + (size_t)i * (size_t)ld + col;
         size_t count = job->start[i + 1] - job->start[i];
         if (count > 0)
-            event_sum(cols, job->g.data + col, RV_LANES, job->transposed + job->start[i], count, to,
-                      to);
+            event_sum(cols, packed, EVENT_TILE, job->transposed + job->start[i], count, to, to);
     }
     /* The bias takes every row, active or not; one of the items of a tile adds it. */
     if (!job->gb || block > 0) return;
-    for (int v = 0; v < job->run; v++) {
-        const float *g = visit_adjoint(job, job->first + v) + col;
+    for (int v = 0; v < job->run; v++)
         for (int j = 0; j < cols; j++)
-            job->gb[col + j] += g[j];
-    }
+            job->gb[col + j] += packed[(size_t)v * EVENT_TILE + j];
 }
 
 /* Runs follow each other in the order of visits and add onto what the last left: where they are cut
@@ -245,7 +267,7 @@ static rv_status wide_weight(rv_ctx *ctx, weight_job *job, rv_arena *arena) {
     rv_status status = RV_OK;
     int tiles = (job->map->ld + EVENT_TILE - 1) / EVENT_TILE;
     size_t most = 0;
-    job->blocks = (job->map->in + INPUTS - 1) / INPUTS;
+    job->blocks = (rv_cpu_threads(ctx) + tiles - 1) / tiles;
     /* One list serves all runs: as long as the longest. */
     for (job->first = 0; job->first < job->rows; job->first += RUN) {
         size_t count = 0;
@@ -257,6 +279,8 @@ static rv_status wide_weight(rv_ctx *ctx, weight_job *job, rv_arena *arena) {
     }
     TRY(rv_arena_get(arena, (size_t)job->map->in + 1, sizeof *job->start, &job->start));
     TRY(rv_arena_get(arena, most, sizeof *job->transposed, &job->transposed));
+    TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx) * RUN, EVENT_TILE * sizeof *job->packed,
+                     &job->packed));
     for (job->first = 0; job->first < job->rows; job->first += job->run) {
         job->run = job->rows - job->first < RUN ? job->rows - job->first : RUN;
         transpose_run(job);

@@ -14,6 +14,7 @@ enum { EVENT_VECTORS = 8, EVENT_TILE = EVENT_VECTORS * RV_WIDTH };
 
 #define rv_cpu_lists RV_CPU(lists)
 #define rv_cpu_event_forward RV_CPU(event_forward)
+#define rv_cpu_event_pack RV_CPU(event_pack)
 #define rv_cpu_event_weight RV_CPU(event_weight)
 
 /* Active inputs of rows r = t*B + b, ascending: index[start[r]] .. index[start[r+1]]. */
@@ -24,6 +25,17 @@ typedef struct rv_lists {
 /* Lists of frames*B rows of bits; memory from the arena. */
 RV_CHECKED rv_status rv_cpu_lists(rv_ctx *ctx, rv_spikes s, int frames, rv_arena *arena,
                                   rv_lists *out);
+
+/* Rows of one tile as they are summed from: where it pays, `rows` of them copied side by side. In
+ * place they lie ld apart, often a power of two, so that they compete for a few sets of the caches
+ * and each needs a page's address. */
+typedef struct rv_tile_rows {
+    const float *row0;
+    size_t ld;
+} rv_tile_rows;
+/* packed: room for rows * EVENT_TILE, or NULL; reads: row reads to come. */
+rv_tile_rows rv_cpu_event_pack(const float *row0, size_t ld, int rows, int cols, size_t reads,
+                               float *packed);
 
 RV_CHECKED rv_status rv_cpu_event_forward(rv_ctx *ctx, const rv_map *map, rv_spikes x, rv_values y,
                                           rv_arena *arena);

@@ -93,6 +93,7 @@ typedef struct forward_job {
     step_fn step;
     int t0, t1, blocks, tiles;
     const uint16_t *silent; /* bits of a step without spikes */
+    float *packed;          /* per worker: a tile of the map's weights; NULL: read in place */
 } forward_job;
 
 enum { SAMPLES = 16 }; /* of one item */
@@ -125,8 +126,9 @@ static float *values_at(rv_values v, int t, int b, int col) {
 }
 
 /* Everything of one step of one tile: fresh state where the sample starts, current, step, padding.
- */
-static void forward_tile(const forward_job *job, int t, int b, int col, int cols) {
+ * weight: of the fused map, or NULL. */
+static void forward_tile(const forward_job *job, const rv_tile_rows *weight, int t, int b, int col,
+                         int cols) {
     const rv_neuron_forward *n = job->n;
     const rv_map *map = job->map, *recurrent = n->recurrent;
     float sum[EVENT_TILE], back[EVENT_TILE];
@@ -159,9 +161,9 @@ static void forward_tile(const forward_job *job, int t, int b, int col, int cols
         if (tile.a) memset(tile.a, 0, bytes);
     }
     /* The current: bias, then inputs ascending; then the feedback, bias and units ascending. */
-    if (map) {
+    if (weight) {
         size_t r = (size_t)t * (size_t)n->B + (size_t)b, first = job->lists.start[r];
-        event_sum(cols, map->weight + col, (size_t)map->ld, job->lists.index + first,
+        event_sum(cols, weight->row0, weight->ld, job->lists.index + first,
                   job->lists.start[r + 1] - first, map->bias ? map->bias + col : NULL, sum);
         tile.x = sum;
     }
@@ -188,10 +190,18 @@ static void tile_item(void *argument, int item, int worker) {
     int col = item / job->blocks * EVENT_TILE, first = item % job->blocks * SAMPLES;
     int cols = n->ld - col < EVENT_TILE ? n->ld - col : EVENT_TILE;
     int last = first + SAMPLES < n->B ? first + SAMPLES : n->B;
-    (void)worker;
+    rv_tile_rows weight;
+    if (job->map) { /* samples fire about alike */
+        const rv_map *map = job->map;
+        size_t reads = job->lists.start[(size_t)n->T * (size_t)n->B] / (size_t)job->blocks;
+        float *packed = job->packed;
+        if (packed) packed += (size_t)worker * (size_t)map->in * EVENT_TILE;
+        weight =
+            rv_cpu_event_pack(map->weight + col, (size_t)map->ld, map->in, cols, reads, packed);
+    }
     for (int t = job->t0; t < job->t1; t++)
         for (int b = first; b < last; b++)
-            forward_tile(job, t, b, col, cols);
+            forward_tile(job, job->map ? &weight : NULL, t, b, col, cols);
 }
 
 /* Without sums rows are read and written in the order they lie. */
@@ -203,7 +213,8 @@ static void samples_item(void *argument, int item, int worker) {
     for (int t = job->t0; t < job->t1; t++)
         for (int b = first; b < last; b++)
             for (int col = 0; col < n->ld; col += EVENT_TILE)
-                forward_tile(job, t, b, col, n->ld - col < EVENT_TILE ? n->ld - col : EVENT_TILE);
+                forward_tile(job, NULL, t, b, col,
+                             n->ld - col < EVENT_TILE ? n->ld - col : EVENT_TILE);
 }
 
 /* Whatever the order of tiles and samples, a unit sees its steps in order and nothing else. */
@@ -278,6 +289,9 @@ static rv_status forward_run(rv_ctx *ctx, const rv_map *map, const rv_signal *x,
     job.tiles = (n->ld + EVENT_TILE - 1) / EVENT_TILE;
     job.blocks = (n->B + SAMPLES - 1) / SAMPLES;
     if (map) TRY(rv_cpu_lists(ctx, x->spikes, n->T, arena, &job.lists));
+    if (map && !n->recurrent) /* with feedback an item is one step: too few reads */
+        TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx) * (size_t)map->in,
+                         EVENT_TILE * sizeof *job.packed, &job.packed));
     if (!n->recurrent) forward_steps(ctx, &job);
     for (int t = 0; n->recurrent && t < n->T; t++) {
         size_t inner = rv_arena_mark(arena);
