@@ -69,6 +69,14 @@ static void sample_draw(const bernoulli_source *source, uint32_t sample, int ste
     }
 }
 
+static void sample_copy(const bernoulli_source *source, uint32_t sample, const rv_spikes *spikes,
+                        uint32_t *to) {
+    size_t words = (size_t)rv_words(spikes->n);
+    const uint32_t *from = source->kept + (size_t)sample * (size_t)source->options.steps * words;
+    for (int t = 0; t < spikes->T; t++)
+        memcpy(to + (size_t)t * spikes->stride_t, from + (size_t)t * words, words * sizeof *to);
+}
+
 static rv_status bernoulli_read(void *self, const uint64_t *index, int count, uint32_t epoch,
                                 rv_batch *batch) {
     const bernoulli_source *source = self;
@@ -77,11 +85,10 @@ static rv_status bernoulli_read(void *self, const uint64_t *index, int count, ui
     (void)epoch; /* the data set is the same in every epoch */
     for (int b = 0; b < count; b++) {
         uint32_t sample = (uint32_t)index[b], *to = spikes->bits + (size_t)b * words;
-        const uint32_t *from =
-            source->kept + (size_t)sample * (size_t)source->options.steps * words;
-        if (!source->kept) sample_draw(source, sample, spikes->T, to, spikes->stride_t);
-        for (int t = 0; source->kept && t < spikes->T; t++)
-            memcpy(to + (size_t)t * spikes->stride_t, from + (size_t)t * words, words * sizeof *to);
+        if (source->kept)
+            sample_copy(source, sample, spikes, to);
+        else
+            sample_draw(source, sample, spikes->T, to, spikes->stride_t);
         ((int32_t *)batch->label)[b] = (int32_t)(sample % (uint32_t)source->options.classes);
         ((uint64_t *)batch->sample)[b] = index[b];
     }

@@ -72,8 +72,9 @@ static void resume_after_any_step_has_the_same_bits(void **state) {
     (void)state;
     static const char *const optimizers[] = {"{kind: sgd, lr: 0.5, momentum: 0.9}",
                                              "{kind: adam, lr: 0.02}"};
-    static const char *const schedules[] = {"{kind: plateau, patience: 0, factor: 0.5, total_steps: 24}",
-                                            "{kind: cosine, total_steps: 24}"};
+    static const char *const schedules[] = {
+        "{kind: plateau, patience: 0, factor: 0.5, total_steps: 24}",
+        "{kind: cosine, total_steps: 24}"};
     char steps[64], run[64], whole[16];
     if (!rv_h5_available()) skip();
     for (int k = 0; k < 2; k++) {
