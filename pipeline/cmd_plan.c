@@ -72,9 +72,8 @@ static void print_plan(const json_t *plan) {
            word(plan, "schedule"), number(plan, "stages"), number(plan, "micro_batches"),
            number(plan, "chunks"), number(plan, "slots"));
     json_array_foreach((json_t *)picture, i, line) puts(json_string_value(line));
-    puts("         F forward  B backward  W weights  U update  N norm  . waiting; small letters: "
-         "odd "
-         "micro-batches\n");
+    puts("         F forward, B backward, W weights, U update, N norm, . waiting; small: odd "
+         "micro-batch\n");
     print_stages(plan);
     printf("\nstep %.3f ms, lower bound %.3f ms, one device %.3f ms: %.2f times as fast; bubble "
            "%.1f %%\n",

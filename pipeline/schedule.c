@@ -100,8 +100,9 @@ rv_status rv_flaw_fail(const rv_schedule *schedule, const rv_flaw *flaw) {
     case RV_FLAW_DEADLOCK:
         return rv_fail(RV_CONFIG,
                        "schedule: deadlock: %s of stage %d (worker %d, item %d) waits for %s of "
-                       "stage %d; %s",
-                       item, s, flaw->worker, place, needs, flaw->needs.stage, why[flaw->cause]);
+                       "stage %d; %s%s%s",
+                       item, s, flaw->worker, place, needs, flaw->needs.stage, why[flaw->cause],
+                       *flaw->circle ? ": " : "", flaw->circle);
     case RV_FLAW_MEMORY_CAP:
         return rv_fail(RV_CONFIG, "schedule: stage %d holds %d chunks at %s, allowed are %d", s,
                        flaw->held, item, flaw->limit);

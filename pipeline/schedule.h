@@ -125,6 +125,7 @@ typedef struct rv_flaw {
     int worker;          /* whose list holds `item`; -1 when missing */
     int position;        /* in that list, from 0 */
     int held, limit;     /* memory cap: tapes held then and allowed; versions: updates done, kept */
+    char circle[256];    /* deadlock across stages: "0/F1.0 needs 1/B0.0, 1/B0.0 needs ..." */
 } rv_flaw;
 
 const char *rv_flaw_name(rv_flaw_kind kind);    /* "none", "missing", ... */

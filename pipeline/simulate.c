@@ -3,6 +3,7 @@
  * list goes on until its next item lacks something, and is taken up again when that has ended.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,6 +249,23 @@ static int waits_for(const run *r, int k) {
     return worker_of(r->schedule, node_item(r, r->lacks[k]));
 }
 
+/* Every list of the circle with the item it cannot run; what it waits for stands, later, in the
+ * next list. Cut where it is long. */
+static void circle_print(const run *r, int from, char *text, size_t size) {
+    const rv_schedule *schedule = r->schedule;
+    size_t used = 0;
+    int k = from;
+    do {
+        char item[RV_WORK_TEXT], needs[RV_WORK_TEXT];
+        rv_work_print(&schedule->items[r->at[k]], -1, item);
+        rv_work_print(&schedule->items[node_item(r, r->lacks[k])], -1, needs);
+        used += (size_t)snprintf(text + used, size - used, "%s%s needs %s", used ? ", " : "", item,
+                                 needs);
+        k = waits_for(r, k);
+    } while (k != from && used < size);
+    if (used >= size) memcpy(text + size - 4, "...", 4);
+}
+
 static void deadlock(const run *r, rv_flaw *flaw) {
     const rv_schedule *schedule = r->schedule;
     int k = 0;
@@ -258,6 +276,7 @@ static void deadlock(const run *r, rv_flaw *flaw) {
     int least = k;
     for (int i = waits_for(r, k); i != k; i = waits_for(r, i))
         if (i < least) least = i;
+    circle_print(r, least, flaw->circle, sizeof flaw->circle);
     flaw->kind = RV_FLAW_DEADLOCK;
     flaw->item = schedule->items[r->at[least]];
     flaw->needs = schedule->items[node_item(r, r->lacks[least])];
