@@ -262,9 +262,10 @@ static void memory_limit_takes_a_plan_that_fits(void **state) {
     double most = plan.bytes;
     rv_plan_finish(&plan);
     desc.generator = NULL;
-    desc.memory = most * 0.75;
+    desc.memory = most - 1;
     OK(rv_plan_make(&desc, &plan));
     assert_true(plan.bytes <= desc.memory && plan.bytes > 0.2 * desc.memory);
+    assert_true(plan.schedule.forecast.peak[0] < 3 * PIPE_STEPS);
     rv_plan_finish(&plan);
     desc.memory = 1000;
     assert_int_equal(rv_plan_make(&desc, &plan), RV_RESOURCE);
