@@ -5,6 +5,7 @@
 
 enum { COLUMNS = 8, CELL = 24 };
 
+/* NAN for what a run does not have (yet): it is printed as a dash, never as zero. */
 static double number(const json_t *object, const char *key) {
     const json_t *value = json_object_get(object, key);
     return json_is_number(value) ? json_number_value(value) : NAN;
@@ -22,6 +23,8 @@ static void figures_fill(const json_t *run, char cells[COLUMNS][CELL], const cha
         row[i] = cells[i];
 }
 
+/* Cells hold text the table makes, rows point at it or into `root`: both live until it is
+ * printed. */
 static rv_status print_table(const json_t *root) {
     rv_status status = RV_OK;
     static const char *const head[COLUMNS] = {"run",        "status", "epoch",     "step",
@@ -47,6 +50,7 @@ static rv_status print_table(const json_t *root) {
         at[1] = json_string_value(json_object_get(run, "status"));
         at[2] = cells[i][2], at[3] = cells[i][3];
     }
+    /* Always filled in, but shown only for several runs: of a single one they would say nothing. */
     row[(count + 1) * COLUMNS] = "mean";
     row[(count + 2) * COLUMNS] = "spread";
     figures_fill(json_object_get(root, "mean"), cells[count], row + (count + 1) * COLUMNS);
@@ -58,6 +62,7 @@ out:
     return status;
 }
 
+/* With --json the answer is passed on as it is, the same text a program gets from rv_runs. */
 rv_code rv_cmd_status(const rv_arguments *arguments) {
     rv_status status = RV_OK;
     char *text = NULL;

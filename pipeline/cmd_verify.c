@@ -1,6 +1,7 @@
 /* ranvier verify CONFIG: does the pipeline give the bits of one device? */
 #include "pipeline/cmd.h"
 
+/* Nine digits tell any two floats apart. Loss and norm belong to no layer. */
 static void print_difference(const json_t *first) {
     const char *layer = json_string_value(json_object_get(first, "layer"));
     printf("different: step %lld, %s",

@@ -3,6 +3,7 @@
 
 #include "pipeline/compare.h"
 
+/* Not ==, which takes 0 for -0 and no NAN for itself. */
 static bool same(double a, double b) {
     return memcmp(&a, &b, sizeof a) == 0;
 }
@@ -22,6 +23,8 @@ static bool blocks_differ(const rv_net *net, const float *a, const float *b, boo
         for (int k = 0; k < net->tensor_count; k++) {
             const rv_tensor *tensor = &net->tensors[k];
             if (tensor->layer != l || (trained && !tensor->trained)) continue;
+            /* Padding is compared, too: ops count on its zeros. It has no place in files, hence no
+             * index. */
             for (size_t i = 0; i < tensor->count; i++) {
                 size_t at = tensor->offset + i;
                 if (memcmp(&a[at], &b[at], sizeof *a) == 0) continue;
@@ -35,6 +38,9 @@ static bool blocks_differ(const rv_net *net, const float *a, const float *b, boo
     return false;
 }
 
+/* In the order of cause and effect: a wrong gradient is reported as such and not as the weights it
+ * spoils. What comes after it (weights, slots of the optimiser) is looked at only when it is
+ * right. */
 bool rv_engines_differ(const rv_net *net, rv_engine *a, const rv_step_result *of_a, rv_engine *b,
                        const rv_step_result *of_b, rv_difference *first, int64_t *compared) {
     const struct {

@@ -32,6 +32,9 @@ static void rig_finish(rig *r) {
     rv_schedule_finish(&r->schedule);
 }
 
+/* One micro-batch of the size the run will have, since costs grow with rows but not evenly. Slots
+ * have no limit and every item counts as one: the simulation is there for the tapes it
+ * foretells. */
 static rv_status rig_open(rig *r, const rv_cost_desc *desc, int count, const rv_part_cost *parts) {
     rv_status status = RV_OK;
     double *one = NULL;
@@ -56,6 +59,7 @@ static rv_status rig_open(rig *r, const rv_cost_desc *desc, int count, const rv_
         .encoder = desc->encoder,
         .loss = desc->loss,
         .train = &r->train,
+        /* So many that no number of repeats brings the rate schedule to its end. */
         .total_steps = INT32_MAX,
         .schedule = &r->schedule,
         .first = r->first,
@@ -83,6 +87,8 @@ static rv_status rig_step(rig *r, double *seconds) {
             rv_turn turn = RV_TURN_DONE;
             while (turn == RV_TURN_DONE) {
                 rv_link *edge;
+                /* Read before the step, which moves on to the next item. An attempt that only finds
+                 * that it has to wait is not timed: in the run a worker would sleep through it. */
                 int kind = stage->at < stage->count ? stage->list[stage->at].kind : 0;
                 double begun = rv_host_seconds();
                 TRY(rv_stage_step(stage, &turn, &edge));
@@ -122,7 +128,8 @@ out:
     return NULL;
 }
 
-/* Fewer than asked for is no failure: the costs come out a little lower. */
+/* Fewer than asked for is no failure: the costs come out a little lower. A signal must not end up
+ * in a helper, which would not know what to do with it. */
 static int helpers_start(helper *helpers, int count, const helper *like) {
     sigset_t all, before;
     int started = 0;
@@ -144,12 +151,14 @@ static int compare(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
+/* Sorts `values` in place. */
 static double median(double *values, int count) {
     qsort(values, (size_t)count, sizeof *values, compare);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* seconds: [repeats][RV_WORK_KINDS][parts]. */
+/* seconds: [repeats][RV_WORK_KINDS][parts]. Each kind and part has its own median: a disturbance
+ * hits one item of one repeat, and must not make the whole repeat worthless. */
 static double cost_of(const double *seconds, int repeats, int parts, int kind, int part) {
     double values[REPEATS_MOST];
     for (int i = 0; i < repeats; i++)
@@ -157,6 +166,7 @@ static double cost_of(const double *seconds, int repeats, int parts, int kind, i
     return median(values, repeats);
 }
 
+/* Messages of a full micro-batch, though the one at hand may be smaller: a plan holds for all. */
 static void bytes_of(const rig *r, rv_part_cost *parts) {
     int T = r->pipeline ? rv_pipeline_stage(r->pipeline, 0)->desc.net->desc->steps : 0;
     for (int i = 0; i < r->parts; i++) {
@@ -167,6 +177,8 @@ static void bytes_of(const rig *r, rv_part_cost *parts) {
     }
 }
 
+/* Alone on the machine a part would look cheaper than in the run, where caches and memory are
+ * shared: so helpers do the same work for as long as the clock runs. */
 rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *parts) {
     rv_status status = RV_OK;
     size_t size = (size_t)count * RV_WORK_KINDS;
@@ -181,6 +193,7 @@ rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *par
     TRY(rig_open(&r, desc, count, parts));
     started = helpers_start(helpers, others, &(helper){desc, count, parts, &stop, 0});
     TRY(rig_step(&r, seconds)); /* first touch of memory */
+    /* rig_step adds, and the row of the warm-up is used again for the first repeat. */
     memset(seconds, 0, size * sizeof *seconds);
     double begun = rv_host_seconds();
     while (repeats < REPEATS_MOST &&
@@ -195,6 +208,7 @@ rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *par
     }
     bytes_of(&r, parts);
 out:
+    /* On every way out: helpers read `desc` and `parts`, which are gone once this returns. */
     atomic_store(&stop, true);
     for (int i = 0; i < started; i++)
         pthread_join(helpers[i].thread, NULL);
@@ -208,12 +222,15 @@ out:
 
 enum { ROUNDS = 200, COPY_BYTES = 1 << 22, COPIES = 5 };
 
+/* Two threads play a ball to and fro over a lock and a condition, as a link's bell wakes a
+ * worker. */
 typedef struct table {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int ball; /* 0: here, 1: over there, 2: the game is over */
 } table;
 
+/* The other player. Looks for the end after every wait, since the last ball is not played back. */
 static void *answer(void *argument) {
     table *t = argument;
     pthread_mutex_lock(&t->lock);
@@ -227,6 +244,8 @@ static void *answer(void *argument) {
     return NULL;
 }
 
+/* A round wakes one thread after the other, hence the half of it. The median, for a few rounds meet
+ * another process on the way. */
 static rv_status latency_measure(double *latency) {
     rv_status status = RV_OK;
     table t = {.ball = 0};
@@ -256,6 +275,8 @@ out:
     return status;
 }
 
+/* Messages are written and then copied, so writing is in the time. The first round pays for fresh
+ * pages, and the median leaves it out. */
 rv_status rv_cost_transport(double *latency, double *bandwidth) {
     rv_status status = RV_OK;
     char *from = NULL, *to = NULL;

@@ -22,6 +22,8 @@ static json_t *bits_json(uint64_t bits, bool wide) {
     return json_string(text);
 }
 
+/* Values come with their bits, because two that differ may print alike, and zeros and NANs have
+ * more than one pattern. Differences of shape or presence have no values. */
 static json_t *difference_json(const rv_model_difference *first) {
     json_t *index = json_array();
     for (int i = 0; i < first->rank; i++)
@@ -36,6 +38,7 @@ static json_t *difference_json(const rv_model_difference *first) {
     return root;
 }
 
+/* A difference is an answer: the JSON is made first, then the status says it. */
 rv_status rv_diff_json(const char *a, const char *b, const char *layer, char **json) {
     rv_status status = RV_OK;
     char files[2][4096];
@@ -45,6 +48,7 @@ rv_status rv_diff_json(const char *a, const char *b, const char *layer, char **j
     TRY(model_open(a, files[0], &first));
     TRY(model_open(b, files[1], &second));
     bool differs = rv_model_differs(first, second, layer, &difference, &compared);
+    /* Else a misspelt layer would be reported as the same in both. */
     if (layer && !differs && compared == 0)
         FAIL(RV_USAGE, "neither model has a layer \"%s\" with tensors", layer);
     json_t *root = json_pack("{s:s, s:s, s:b, s:i, s:o}", "a", files[0], "b", files[1], "same",

@@ -34,6 +34,8 @@ static rv_status local_poll(rv_link *link) {
     return RV_OK;
 }
 
+/* Own counter relaxed, since no one else moves it. The other's with acquire: the receiver is done
+ * with the slot before this thread writes to it. */
 static rv_status local_acquire(rv_link *link, rv_queue *queue, void **slot) {
     rv_status status = RV_OK;
     local *it = (local *)(void *)link;
@@ -47,6 +49,8 @@ out:
     return status;
 }
 
+/* Release: head and payload are there before the counter says so. The bell comes after the counter,
+ * or the woken receiver would find nothing and sleep again. */
 static rv_status local_publish(rv_link *link, rv_queue *queue) {
     rv_status status = RV_OK;
     local *it = (local *)(void *)link;
@@ -58,6 +62,7 @@ out:
     return status;
 }
 
+/* The mirror image of acquire. Nothing is taken, so it may be asked any number of times. */
 static rv_status local_peek(rv_link *link, rv_queue *queue, void **slot) {
     rv_status status = RV_OK;
     local *it = (local *)(void *)link;
@@ -71,6 +76,7 @@ out:
     return status;
 }
 
+/* From here on the slot may be overwritten: who calls has read all it needs. */
 static rv_status local_release(rv_link *link, rv_queue *queue) {
     rv_status status = RV_OK;
     local *it = (local *)(void *)link;
@@ -82,6 +88,7 @@ out:
     return status;
 }
 
+/* The flag before the bells: who wakes up looks again and must see it. */
 static void local_abort(rv_link *link) {
     local *it = (local *)(void *)link;
     atomic_store(&it->aborted, true);
@@ -89,6 +96,7 @@ static void local_abort(rv_link *link) {
     wake(it->sender);
 }
 
+/* One struct for both ends: closed once, when no thread uses either of them. */
 static void local_close(rv_link *link) {
     local *it = (local *)(void *)link;
     rv_free(it->memory);
@@ -127,6 +135,7 @@ out:
 const rv_transport rv_transport_local = {"local", local_open, NULL};
 
 /* ---- messages --------------------------------------------------------------------------- */
+/* Without ids (generated data) the places stand in for them: count and order are still checked. */
 uint64_t rv_samples_digest(const uint64_t *sample, int count) {
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a over whole words: order and number count */
     for (int b = 0; b < count; b++)

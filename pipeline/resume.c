@@ -10,6 +10,8 @@
 
 #include "pipeline/durable.h"
 
+/* `auto` goes on if it can and else begins; a named folder has to be there, because a slip of the
+ * pen would otherwise start a new training in silence. */
 rv_status rv_resume_path(const char *resume, const char *out, const char *stem, char **path,
                          bool *must) {
     rv_status status = RV_OK;
@@ -59,6 +61,7 @@ rv_status rv_resume_open(rv_run *run, rv_say say, void *user, rv_resume *out) {
         if (status == RV_OK && out->model) out->fell_back = i > 0;
         if (status == RV_OK) continue;
         if (status != RV_DATA) goto out; /* not the file's fault: memory, permission */
+        /* Of two damaged files the newer one is reported: it is what the user will ask about. */
         if (first.status == RV_OK) first = *rv_error_get();
     }
     status = RV_OK;
@@ -76,12 +79,16 @@ out:
     return status;
 }
 
-/* The old network is the new one (equal digests) but for the forms: those stay what they were. */
+/* The old network is the new one (equal digests) but for the forms: those stay what they were. A
+ * form decides in which order a product is summed; choosing anew could change bits. */
 static void forms_take(const rv_config *old, rv_config *config) {
     for (int i = 0; i < config->net.layer_count && i < old->net.layer_count; i++)
         config->net.layers[i].form = old->net.layers[i].form;
 }
 
+/* The recipe of the checkpoint, not the file it once came from, is what the run began with. Recipe
+ * and data are refused; an isa is only warned of, since moving to another machine is a good
+ * reason. */
 rv_status rv_resume_match(const rv_resume *resume, rv_config *config, const char *digest,
                           const char *isa, rv_say say, void *user) {
     rv_status status = RV_OK;

@@ -48,6 +48,7 @@ struct rv_pipeline {
 
 /* ---- bells ------------------------------------------------------------------------------ */
 
+/* Called by links from any thread. A signal is enough: only the stage's own worker sleeps here. */
 static void bell_ring(void *self) {
     bell *b = self;
     pthread_mutex_lock(&b->lock);
@@ -56,6 +57,7 @@ static void bell_ring(void *self) {
     pthread_mutex_unlock(&b->lock);
 }
 
+/* To be read before an attempt, and handed to bell_wait after it. */
 static unsigned long bell_count(bell *b) {
     pthread_mutex_lock(&b->lock);
     unsigned long count = b->count;
@@ -87,12 +89,16 @@ static void fail_all(rv_pipeline *p, const rv_stage *stage) {
     }
     pthread_mutex_unlock(&p->lock);
     if (!first) return;
+    /* Outside the lock, for this rings bells, each with a lock of its own, and no thread should
+     * hold two at once. `failed` is set by now, so whoever wakes up sees it. */
     for (int i = 0; i < EDGES * (p->stages - 1); i++)
         if (p->links[i]) p->links[i]->ops->abort(p->links[i]);
     for (int s = 0; s < p->stages; s++)
         bell_ring(&p->workers[s].bell);
 }
 
+/* Errors belong to threads: the first one, kept from a worker, becomes that of the calling thread.
+ * Called while no worker is in a step, so the lock is not needed. */
 static rv_status outcome(rv_pipeline *p) {
     if (!atomic_load(&p->failed)) return RV_OK;
     rv_error_set(&p->error);
@@ -117,6 +123,9 @@ static void worker_run(worker *w) {
     }
 }
 
+/* A worker lives as long as the pipeline. The number of the round tells it that a step is new, so
+ * it neither misses one nor runs one twice. Flushing of denormals is a property of the thread and
+ * part of the bits; pinning is a matter of speed alone and may fail. */
 static void *worker_main(void *argument) {
     worker *w = argument;
     rv_pipeline *p = w->pipeline;
@@ -139,6 +148,8 @@ static void *worker_main(void *argument) {
     }
 }
 
+/* The lock also orders memory: workers see what rv_stage_begin wrote in this thread, and this
+ * thread what they left in their stages. */
 static void threads_round(rv_pipeline *p) {
     pthread_mutex_lock(&p->lock);
     p->round++;
@@ -167,6 +178,8 @@ static rv_status threads_start(rv_pipeline *p) {
     return status;
 }
 
+/* Between steps only. Where starting failed half way, only those that were started are waited
+ * for. */
 static void threads_stop(rv_pipeline *p) {
     pthread_mutex_lock(&p->lock);
     p->stop = true;
@@ -178,6 +191,8 @@ static void threads_stop(rv_pipeline *p) {
 
 /* ---- one thread, random order ----------------------------------------------------------- */
 
+/* A number from a counter and the seed: the same seed gives the same order on every machine, so
+ * what goes wrong in one order can be looked at again. */
 static int draw(rv_pipeline *p, int below) {
     uint32_t out[4];
     const uint32_t counter[4] = {(uint32_t)p->turns, (uint32_t)(p->turns >> 32), 0, 0};
@@ -208,6 +223,7 @@ static void seeded_round(rv_pipeline *p) {
     for (int s = 0; s < p->stages; s++) {
         const rv_stage *stage = p->workers[s].stage;
         if (stage->at == stage->count) continue;
+        /* Of all that are stuck the first stage is named; its item says what it was about to do. */
         if (rv_fail(RV_INTERNAL, "nothing can go on") != RV_OK) fail_all(p, stage);
         return;
     }
@@ -219,6 +235,8 @@ static rv_link **link_at(const rv_pipeline *p, int edge, int s) {
     return &p->links[edge * (p->stages - 1) + s];
 }
 
+/* The sender is woken when a slot is free again, the receiver when a message has come. With one
+ * thread nobody sleeps, so nobody is to be woken. */
 static rv_status link_open(rv_pipeline *p, int edge, int s, int from, int to, int slots,
                            size_t bytes) {
     const rv_transport *transport = p->desc.transport ? p->desc.transport : &rv_transport_local;
@@ -234,6 +252,8 @@ static rv_status link_open(rv_pipeline *p, int edge, int s, int from, int to, in
     return transport->open(transport, &desc, link_at(p, edge, s));
 }
 
+/* How many sums of squares a stage sends, one for each: trained tensors come first in the
+ * network. */
 static size_t trained_tensors(const rv_stage *stage) {
     const rv_net *net = stage->desc.net;
     size_t count = 0;
@@ -247,6 +267,7 @@ static size_t trained_tensors(const rv_stage *stage) {
 static rv_status links_open(rv_pipeline *p) {
     rv_status status = RV_OK;
     const rv_schedule *schedule = p->desc.schedule;
+    /* No limit means a slot for every message of a step: then no sender ever waits. */
     int slots = schedule->slots ? schedule->slots : schedule->micros * schedule->chunks;
     int last = p->stages - 1;
     for (int s = 0; s < last; s++) {
@@ -259,11 +280,15 @@ static rv_status links_open(rv_pipeline *p) {
         a->links.forward_out = b->links.forward_in = *link_at(p, FORWARD, s);
         a->links.backward_in = b->links.backward_out = *link_at(p, BACKWARD, s);
         if (!schedule->norm) continue;
+        /* One message a step each way, so one slot; the sum of a step is gone before the next
+         * begins. */
         TRY(link_open(p, NORM, s, s, last, 1, sizeof(double) * trained_tensors(a)));
         TRY(link_open(p, FACTOR, s, last, s, 1, sizeof(double)));
         a->links.norm = *link_at(p, NORM, s);
         a->links.factor = *link_at(p, FACTOR, s);
     }
+    /* The last stage sees rows of the table itself. Without NORM items they are NULL and never
+     * read. */
     p->workers[last].stage->links.norms = link_at(p, NORM, 0);
     p->workers[last].stage->links.factors = link_at(p, FACTOR, 0);
 out:
@@ -311,6 +336,8 @@ out:
     return status;
 }
 
+/* Lists that do not fit the recipe, or could not give the bits of one device, are refused before
+ * anything is made. Threads come last: they may look at all the rest. */
 rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
     rv_status status = RV_OK;
     rv_pipeline *p = NULL;
@@ -331,11 +358,14 @@ rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
     pthread_cond_init(&p->go, NULL);
     pthread_cond_init(&p->done, NULL);
     TRY(rv_alloc((size_t)p->stages, sizeof *p->workers, "the stages", &p->workers));
+    /* More than there are links, so that rows of a single stage lie inside the table, too. */
     TRY(rv_alloc((size_t)p->stages * EDGES, sizeof *p->links, "the links", &p->links));
     for (int s = 0; s < p->stages; s++) {
         pthread_mutex_init(&p->workers[s].bell.lock, NULL);
         pthread_cond_init(&p->workers[s].bell.rung, NULL);
     }
+    /* Only where every stage gets processors of its own. Else pinning would pile stages onto some
+     * of them while others have nothing to do. */
     p->pinned = desc->driver == RV_DRIVER_THREADS && p->stages * desc->threads <= rv_host_threads();
     for (int s = 0; s < p->stages; s++)
         TRY(stage_open(p, s));
@@ -349,6 +379,7 @@ out:
     return status;
 }
 
+/* Threads first, for they use everything else; a device after the stage that lives on it. */
 void rv_pipeline_destroy(rv_pipeline *p) {
     if (!p) return;
     if (p->workers) threads_stop(p);
@@ -371,6 +402,8 @@ void rv_pipeline_destroy(rv_pipeline *p) {
 
 /* ---- interface -------------------------------------------------------------------------- */
 
+/* Stages begin in this thread while all workers rest. Loss, norm and rate are known to the last
+ * stage alone; a pipeline that failed once gives the same error again. */
 static rv_status run_round(rv_pipeline *p, const rv_batch *batch, bool training,
                            rv_step_result *out) {
     rv_status status = RV_OK;
@@ -391,6 +424,8 @@ rv_status rv_pipeline_step(rv_pipeline *p, const rv_batch *batch, rv_step_result
     return run_round(p, batch, true, out);
 }
 
+/* Every stage counts the spikes of its own layers and the last writes the predictions: no two write
+ * to one place. The arrays are the caller's, so no stage keeps them beyond the call. */
 rv_status rv_pipeline_eval(rv_pipeline *p, const rv_batch *batch, rv_step_result *out,
                            int64_t *spikes, int32_t *predictions) {
     rv_status status;
@@ -411,6 +446,8 @@ void rv_pipeline_observe(rv_pipeline *p, const rv_observer *observer) {
         p->workers[s].stage->observer = observer;
 }
 
+/* Ranges do not overlap, so the order of stages does not matter. Step and plateau move alike in all
+ * of them: any stage can tell. */
 void rv_pipeline_read(const rv_pipeline *p, float *block, rv_optimizer *optimizer) {
     for (int s = 0; s < p->stages; s++) {
         rv_stage *stage = p->workers[s].stage;
@@ -425,6 +462,8 @@ void rv_pipeline_read(const rv_pipeline *p, float *block, rv_optimizer *optimize
     *rv_optimizer_plateau(optimizer) = *rv_optimizer_plateau(any);
 }
 
+/* What is derived from the weights has to be made anew, for the rows of a full micro-batch; a write
+ * of the optimiser alone spares that. */
 rv_status rv_pipeline_write(rv_pipeline *p, const float *block, rv_optimizer *optimizer) {
     rv_status status = RV_OK;
     int M = p->desc.train->micro_batches, rows = (p->desc.train->batch + M - 1) / M;

@@ -7,7 +7,8 @@
 
 #include "pipeline/plan.h"
 
-/* NULL in *out: auto. */
+/* NULL in *out: auto. The name is looked up here and not by the parser, which does not know the
+ * generators. */
 static rv_status generator_of(const rv_config *config, const rv_generator **out) {
     const rv_table *table = rv_generator_table();
     const char *names[16] = {"auto"};
@@ -33,6 +34,8 @@ static rv_status placed(const rv_config *config, const char *key, rv_status stat
                       error.key[0] ? error.key : NULL, NULL, "%s", error.message);
 }
 
+/* Cheap and without a clock, so that a training is refused before it measures or writes
+ * anything. */
 rv_status rv_setup_check_pipeline(const rv_setup *setup) {
     rv_status status = RV_OK;
     const rv_config *config = setup->config;
@@ -51,6 +54,8 @@ out:
     return status;
 }
 
+/* Cuts of the recipe fit the recipe's stages alone, and chunks of a schedule file are fixed: each
+ * is left out where the wish overrules it. */
 rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, rv_plan *plan) {
     rv_status status = RV_OK;
     rv_config *config = setup->config;
@@ -67,6 +72,7 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
     };
     TRY(generator_of(config, &desc.generator));
     if (config->pipeline_memory > 0) {
+        /* The limit is for the whole process: data and network have taken their part already. */
         desc.memory = config->pipeline_memory - rv_host_resident();
         if (desc.memory <= 0)
             TRY(placed(config, "memory",
@@ -75,6 +81,8 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
                                "trains",
                                config->pipeline_memory / 1e6, rv_host_resident() / 1e6)));
     }
+    /* Costs are measured with one micro-batch of real data, since events cost what spikes there
+     * are. */
     if (first->source.count < rows) rows = (int)first->source.count;
     TRY(rv_loader_first(first->loader, rows, &batch));
     desc.cost = (rv_cost_desc){
@@ -87,6 +95,7 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         .threads = setup->threads,
     };
     TRY(placed(config, "schedule", rv_plan_make(&desc, plan)));
+    /* From here on config and plan agree: stages are made from the one, lists from the other. */
     train->chunks = plan->chunks;
 out:
     return status;
@@ -99,6 +108,7 @@ static rv_status weights_give(rv_setup *setup, rv_version *start) {
     return rv_engine_push(setup->engine);
 }
 
+/* The engine copies the starting weights, so `start` stays the caller's. */
 rv_status rv_setup_pipeline(rv_setup *setup, const rv_plan *plan, rv_version *start,
                             int64_t total_steps, rv_engine **engine) {
     rv_status status = RV_OK;
@@ -121,6 +131,9 @@ out:
     return status;
 }
 
+/* Forms before the plan, since costs depend on them. Where nothing is to be decided (one stage,
+ * fixed chunks, no limit of memory, no file) there is no plan: measuring would only delay the
+ * start. */
 rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
                            int64_t total_steps, const rv_wish *wish) {
     rv_status status = RV_OK;
@@ -145,6 +158,7 @@ out:
     return status;
 }
 
+/* May be called twice, and for a setup that never had a plan. */
 void rv_setup_plan_finish(rv_setup *setup) {
     if (!setup->plan) return;
     rv_plan_finish(setup->plan);

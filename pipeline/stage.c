@@ -10,6 +10,8 @@
 
 /* ---- sizes ------------------------------------------------------------------------------ */
 
+/* Chunks and micro-batches are cut as evenly as whole numbers allow, so none is larger than the
+ * quotient rounded up. Buffers are made for that size and serve all. */
 static int steps_most(const rv_stage *stage) {
     int T = stage->desc.net->desc->steps, C = stage->desc.train->chunks;
     return (T + C - 1) / C;
@@ -20,6 +22,8 @@ static int rows_most(const rv_stage *stage) {
     return (stage->desc.train->batch + M - 1) / M;
 }
 
+/* A link lies in the memory of its receiver, so it is the receiver that says how large it is. The
+ * sender's crossing is the same one and gives the same number. */
 void rv_stage_bytes(const rv_stage *stage, size_t *forward_in, size_t *backward_in) {
     *forward_in = rv_wire_forward_bytes(&stage->before, steps_most(stage), rows_most(stage));
     *backward_in = rv_wire_backward_bytes(&stage->after, steps_most(stage), rows_most(stage));
@@ -37,6 +41,9 @@ void rv_stage_rows(const rv_stage *stage, int m, int *row, int *B) {
 /* Most micro-batches between their first F and their last W: what a held frame must outlive. */
 static int flights_most(const rv_work *list, int count, int chunks) {
     int begun = 0, ended = 0, most = 1;
+    /* Micro-batches end in the order they began (the lists are canonical), so the W seen so far
+     * tell how many have ended, and those in flight are neighbours: micro % most never meets
+     * another. */
     for (int i = 0; i < count; i++) {
         begun += list[i].kind == RV_WORK_F && list[i].chunk == 0;
         if (begun - ended / chunks > most) most = begun - ended / chunks;
@@ -47,6 +54,8 @@ static int flights_most(const rv_work *list, int count, int chunks) {
 
 /* ---- making ----------------------------------------------------------------------------- */
 
+/* Each flight has a forward state of its own, for its chunks may be far apart in the list. Adjoints
+ * need one for all: B ends with a micro-batch before it begins the next. */
 static rv_status make_flights(rv_stage *stage) {
     rv_status status = RV_OK;
     const rv_stage_desc *desc = &stage->desc;
@@ -65,6 +74,8 @@ out:
     return status;
 }
 
+/* The simulator has counted how many tapes the list holds at its peak: that many always suffice,
+ * and one fewer would not. `taken` starts as NULL everywhere: no item has one. */
 static rv_status make_tapes(rv_stage *stage) {
     rv_status status = RV_OK;
     const rv_stage_desc *desc = &stage->desc;
@@ -79,7 +90,8 @@ out:
     return status;
 }
 
-/* The list of an evaluation: F alone. */
+/* The list of an evaluation: F alone. Micro-batches and chunks ascending, which is the order in
+ * which the plain trainer adds up losses. */
 static rv_status make_forward(rv_stage *stage) {
     rv_status status = RV_OK;
     int M = stage->desc.train->micro_batches, C = stage->desc.train->chunks;
@@ -105,12 +117,16 @@ static rv_status make_scratch(rv_stage *stage) {
     TRY(rv_alloc(views, sizeof *stage->g_before, "views of a message", &stage->g_before));
     TRY(rv_alloc(views, sizeof *stage->g_after, "views of a message", &stage->g_after));
     TRY(rv_alloc((size_t)net->tensor_count + 1, sizeof *stage->norm, "norms", &stage->norm));
+    /* Not scratch: filled by F and kept for U, which applies those of all micro-batches in
+     * order. */
     TRY(rv_alloc((size_t)train->micro_batches * (size_t)net->desc->steps * rv_net_statistics(net),
                  sizeof *stage->statistics, "running statistics", &stage->statistics));
 out:
     return status;
 }
 
+/* What cannot run is refused before memory is taken. A stage that fails half made is given to
+ * rv_stage_destroy, so everything in it is either made or zero. */
 rv_status rv_stage_create(const rv_stage_desc *desc, rv_stage **out) {
     rv_status status = RV_OK;
     rv_stage *stage = NULL;
@@ -148,6 +164,7 @@ static void destroy_tapes(rv_stage *stage) {
     rv_free(stage->taken);
 }
 
+/* In the reverse of making; links and schedule are borrowed and stay. */
 void rv_stage_destroy(rv_stage *stage) {
     if (!stage) return;
     rv_arena_finish(&stage->arena);
@@ -184,6 +201,7 @@ rv_status rv_stage_begin(rv_stage *stage, const rv_batch *batch, bool training) 
     stage->training = training;
     stage->at = 0;
     stage->layer = desc->first;
+    /* Stands where the step has no NORM items; else NORM (last stage) or U (others) sets it. */
     stage->scale = 1;
     stage->result =
         (rv_step_result){.B = batch->B, .norm = NAN, .rate = rv_optimizer_rate(stage->optimizer)};
@@ -191,12 +209,15 @@ rv_status rv_stage_begin(rv_stage *stage, const rv_batch *batch, bool training) 
     stage->count = desc->train->micro_batches * desc->train->chunks;
     if (!training) goto out;
     stage->list = rv_schedule_list(desc->schedule, desc->index, &stage->count);
+    /* W adds to the gradient, the first micro-batch as the others do. */
     TRY(desc->device->ops->zero(desc->device->ctx, NULL, stage->gradient,
                                 sizeof(float) * stage->range.n_trained));
 out:
     return status;
 }
 
+/* `at` moves on only when an item is done: one that waits is tried again as a whole, and after an
+ * error it still names the item that failed. */
 rv_status rv_stage_step(rv_stage *stage, rv_turn *turn, rv_link **edge) {
     static const rv_item items[RV_WORK_KINDS] = {
         [RV_WORK_F] = rv_item_forward, [RV_WORK_B] = rv_item_backward,
@@ -212,6 +233,7 @@ rv_status rv_stage_step(rv_stage *stage, rv_turn *turn, rv_link **edge) {
     *turn = *edge ? RV_TURN_WAIT : RV_TURN_DONE;
     if (*edge) goto out;
     stage->at++;
+    /* Nothing an item leaves behind may lie in the arena: state, tapes and messages hold it all. */
     rv_arena_reset(&stage->arena);
 out:
     return status;

@@ -25,6 +25,8 @@ static rv_status look(rv_link *link, bool receive, char **slot, rv_link **edge) 
     rv_status status = RV_OK;
     void *found = NULL;
     *slot = NULL;
+    /* One missing edge is enough to wait for. Looking takes nothing: a slot or message once seen is
+     * found again at the next attempt. */
     if (!link || *edge) return RV_OK;
     TRY(receive ? link->ops->peek(link, NULL, &found) : link->ops->acquire(link, NULL, &found));
     if (!found) *edge = link;
@@ -48,6 +50,8 @@ static rv_head head_of(const item *it, rv_work_kind kind, size_t bytes) {
     };
 }
 
+/* A message that is not the expected one is an error of ours and ends the run: going on with it
+ * would train on the wrong samples without anyone noticing. */
 static rv_status receive(const item *it, const rv_link *link, rv_work_kind kind, size_t bytes,
                          rv_head *got) {
     const rv_head want = head_of(it, kind, bytes);
@@ -55,6 +59,8 @@ static rv_status receive(const item *it, const rv_link *link, rv_work_kind kind,
     return rv_head_check(got, &want, link->name);
 }
 
+/* The payload lies in the slot already. With the head in front the message is whole, and only
+ * publish lets the receiver see it. */
 static rv_status send(const item *it, rv_link *link, const rv_head *head) {
     if (head->bytes > link->bytes)
         return rv_fail(RV_INTERNAL, "a message of %zu bytes for link %s, which takes %zu",
@@ -65,6 +71,8 @@ static rv_status send(const item *it, rv_link *link, const rv_head *head) {
 
 /* ---- items ------------------------------------------------------------------------------ */
 
+/* Of F, B and W. U and NORM have no pass: their `micro` counts updates and must not index
+ * flights. */
 static item item_of(rv_stage *stage, const rv_work *work) {
     const rv_stage_desc *desc = &stage->desc;
     int T = desc->net->desc->steps, C = desc->train->chunks;
@@ -105,6 +113,8 @@ static bool is_last(const rv_stage *stage) {
     return stage->desc.index + 1 == stage->desc.stages;
 }
 
+/* Any unused tape will do, since F fills all of it that B and W read. The simulator foretold how
+ * many are held at once, so to find none means that list and forecast disagree. */
 static rv_status tape_take(item *it) {
     rv_stage *stage = it->stage;
     if (stage->free == 0) return rv_fail(RV_INTERNAL, "all %d tapes are in use", stage->tapes);
@@ -143,6 +153,8 @@ out:
     return status;
 }
 
+/* A message is sent for a micro-batch without samples, too: what is expected next on a link then
+ * follows from the list alone. The penalty is whole only when the last chunk has run. */
 static rv_status forward_send(item *it) {
     rv_status status = RV_OK;
     rv_stage *stage = it->stage;
@@ -161,6 +173,8 @@ out:
     return status;
 }
 
+/* Micro-batches come in ascending order, so losses are added in the order of the plain trainer;
+ * each weighs by the size of the whole batch, not of its part. */
 static rv_status forward_loss(item *it) {
     rv_status status = RV_OK;
     rv_stage *stage = it->stage;
@@ -181,10 +195,13 @@ static rv_status forward_layers(item *it) {
     rv_stage *stage = it->stage;
     rv_pass *pass = &it->pass;
     const rv_net_desc *net = pass->net->desc;
+    /* A flight's state is that of an earlier micro-batch until here; later chunks go on from it. */
     if (pass->chunk == 0) TRY(rv_state_clear(pass->state, NULL));
     if (pass->training)
         pass->statistics = stage->statistics + (size_t)it->work->micro * (size_t)net->steps *
                                                    rv_net_statistics(pass->net);
+    /* The input never crosses a cut: whichever stage takes it encodes it, with the same bits from
+     * the seed of the network. */
     if (stage->range.input) {
         rv_signal *input = rv_tape_signal(pass->tape, -1);
         *input = rv_tape_memory(pass->tape, -1, it->T, it->B);
@@ -199,6 +216,8 @@ out:
     return status;
 }
 
+/* Both edges are looked at before a tape is taken: an attempt that has to wait must change
+ * nothing. */
 rv_status rv_item_forward(rv_stage *stage, const rv_work *work, rv_link **edge) {
     rv_status status = RV_OK;
     item it = item_of(stage, work);
@@ -209,6 +228,7 @@ rv_status rv_item_forward(rv_stage *stage, const rv_work *work, rv_link **edge) 
     TRY(forward_receive(&it));
     if (it.B > 0) TRY(forward_layers(&it)); /* a ragged batch may be smaller than M */
     TRY(forward_send(&it));
+    /* In an evaluation no W follows that would give the tape back. */
     if (!stage->training) tape_leave(&it);
 out:
     stage->layer = it.pass.layer;
@@ -226,6 +246,7 @@ static rv_status backward_layers(item *it) {
         rv_wire_backward(&stage->after, it->T, it->B, it->in + RV_HEAD_BYTES, stage->g_after);
     if (it->out)
         rv_wire_backward(&stage->before, it->T, it->B, it->out + RV_HEAD_BYTES, stage->g_before);
+    /* Backward begins with the last chunk, where no adjoint comes from a later time. */
     if (pass->chunk + 1 == pass->chunks) TRY(rv_state_clear(pass->adjoint, NULL));
     if (is_last(stage))
         TRY(rv_loss_adjoint(stage->flight[it->work->micro % stage->flights].loss, pass));
@@ -235,6 +256,7 @@ out:
     return status;
 }
 
+/* The head says B for BW as well: the receiver needs not know how its neighbour splits the work. */
 rv_status rv_item_backward(rv_stage *stage, const rv_work *work, rv_link **edge) {
     rv_status status = RV_OK;
     item it = item_of(stage, work);
@@ -247,6 +269,8 @@ rv_status rv_item_backward(rv_stage *stage, const rv_work *work, rv_link **edge)
         TRY(receive(&it, in, RV_WORK_B, rv_wire_backward_bytes(&stage->after, it.T, it.B), &head));
     if (it.B > 0) TRY(backward_layers(&it));
     if (work->kind == RV_WORK_BW) tape_leave(&it);
+    /* Not before the layers have run: they read and change the adjoints in the message itself. B
+     * leaves what W needs on the tape, so W does without the message. */
     if (in) TRY(in->ops->release(in, NULL));
     if (out) {
         head = head_of(&it, RV_WORK_B, rv_wire_backward_bytes(&stage->before, it.T, it.B));
@@ -257,6 +281,7 @@ out:
     return status;
 }
 
+/* W waits for nobody: all it reads lies on its tape. Then the tape is free for another F. */
 rv_status rv_item_weight(rv_stage *stage, const rv_work *work, rv_link **edge) {
     rv_status status = RV_OK;
     item it = item_of(stage, work);
@@ -270,7 +295,9 @@ out:
 
 /* ---- NORM ------------------------------------------------------------------------------- */
 
-/* One sum of squares per trained tensor of the range, in network order; returns how many. */
+/* One sum of squares per trained tensor of the range, in network order; returns how many. They stay
+ * apart until the last stage adds them. A sum per stage would be rounded in another order than on
+ * one device, and the factor, so all weights, would differ in the last bits. */
 static rv_status norm_parts(rv_stage *stage, double *parts, int *count) {
     rv_status status = RV_OK;
     const rv_stage_desc *desc = &stage->desc;
@@ -315,7 +342,8 @@ out:
     return status;
 }
 
-/* The parts of a stage onto the sum, tensor by tensor. */
+/* The parts of a stage onto the sum, tensor by tensor. norm_ready has seen the message, and seen it
+ * stays until it is released: here look cannot miss. */
 static rv_status norm_receive(rv_stage *stage, const rv_work *work, int s, double *sum) {
     rv_status status = RV_OK;
     rv_link *link = stage->links.norms[s], *none = NULL;
@@ -325,6 +353,7 @@ static rv_status norm_receive(rv_stage *stage, const rv_work *work, int s, doubl
     TRY(look(link, true, &it.in, &none));
     TRY(receive(&it, link, RV_WORK_NORM, link->bytes, &head));
     for (size_t k = 0; k < head.bytes / sizeof part; k++) {
+        /* Out of raw bytes by memcpy, which asks nothing of alignment or type. */
         memcpy(&part, it.in + RV_HEAD_BYTES + k * sizeof part, sizeof part);
         *sum += part;
     }
@@ -333,6 +362,7 @@ out:
     return status;
 }
 
+/* The scale computed here goes to every stage, so that all update with the same bits of it. */
 static rv_status factor_send(rv_stage *stage, const rv_work *work, int s) {
     rv_status status = RV_OK;
     rv_link *link = stage->links.factors[s], *none = NULL;
@@ -357,6 +387,7 @@ rv_status rv_item_norm(rv_stage *stage, const rv_work *work, rv_link **edge) {
     for (int s = 0; s + 1 < stage->desc.stages; s++)
         TRY(norm_receive(stage, work, s, &sum));
     TRY(norm_parts(stage, stage->norm, &count));
+    /* Own tensors last: this stage has the last layers of the network. */
     for (int k = 0; k < count; k++)
         sum += stage->norm[k];
     stage->result.norm = sqrt(sum);
@@ -369,6 +400,7 @@ out:
 
 /* ---- U ---------------------------------------------------------------------------------- */
 
+/* The last stage has no such link: its own NORM, earlier in its list, has set the scale. */
 static rv_status factor_receive(rv_stage *stage, const rv_work *work, rv_link **edge) {
     rv_status status = RV_OK;
     rv_link *link = stage->links.factor;
@@ -392,6 +424,7 @@ rv_status rv_item_update(rv_stage *stage, const rv_work *work, rv_link **edge) {
     if (*edge) goto out;
     TRY(rv_optimizer_update(stage->optimizer, desc->device, NULL, rv_version_block(stage->version),
                             stage->gradient, stage->scale));
+    /* Moving averages depend on the order in which they move: micro-batches ascending. */
     for (int m = 0; m < M; m++) {
         int row, B;
         rv_stage_rows(stage, m, &row, &B);

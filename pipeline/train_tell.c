@@ -16,6 +16,8 @@ void rv_training_say(const rv_training *training, const char *format, ...) {
     training->options->log(training->options->user, line);
 }
 
+/* Progress counts whole epochs and batches of the next: so the number is the same just before and
+ * just after the end of an epoch. */
 int64_t rv_training_epoch(const rv_training *training) {
     return training->progress.epoch + (training->progress.batch_in_epoch > 0);
 }
@@ -26,6 +28,7 @@ static double mean_loss(const rv_training *training) {
     return at->epoch_samples ? at->epoch_loss / (double)at->epoch_samples : NAN;
 }
 
+/* The counterpart of mean_loss, NAN in the same case. */
 static double mean_accuracy(const rv_training *training) {
     const rv_progress *at = &training->progress;
     return at->epoch_samples ? (double)at->epoch_correct / (double)at->epoch_samples : NAN;
@@ -38,6 +41,7 @@ void rv_training_tell(const rv_training *training, bool epoch_end) {
     double rate = rv_pace_rate(&training->pace);
     /* At the end of an epoch the counters have moved on; the user still means the old one. */
     int64_t step_in_epoch = epoch_end ? training->steps_per_epoch : at->batch_in_epoch;
+    /* In samples, because that is what the rate counts. */
     double left = (double)(training->steps - at->step) * training->setup.config->train.batch;
     const rv_train_progress progress = {
         .epoch = rv_training_epoch(training),
@@ -65,6 +69,7 @@ static json_t *rates_json(const rv_layers *layers) {
     return rates;
 }
 
+/* Without an evaluation the scores belong to an earlier epoch: they are null here, not repeated. */
 rv_status rv_training_metric(rv_training *training, bool evaluated) {
     rv_status status = RV_OK;
     char *line = NULL;
@@ -90,6 +95,8 @@ out:
     return status;
 }
 
+/* Names and rates are borrowed from the trainer, which outlives the training. NAN where the memory
+ * of steps was not watched. */
 void rv_training_result(const rv_training *training, rv_train_result *result) {
     const rv_trainer *trainer = training->trainer;
     const rv_progress *at = &training->progress;

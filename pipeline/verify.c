@@ -7,6 +7,7 @@
 #include "pipeline/compare.h"
 #include "pipeline/plan.h"
 
+/* The first step has no history; later ones show what optimiser and statistics have kept. */
 enum { STEPS = 3 };
 
 typedef struct trial {
@@ -17,6 +18,7 @@ typedef struct trial {
     rv_version *start;
 } trial;
 
+/* In the reverse of opening: the plan and the weights refer to the network of the setup. */
 static void trial_finish(trial *t) {
     rv_version_destroy(t->start);
     rv_plan_finish(&t->plan);
@@ -36,6 +38,7 @@ static rv_status trial_open(trial *t) {
     TRY(rv_share_open(&t->train, setup->config, RV_SPLIT_TRAIN, true));
     TRY(rv_setup_device(setup, options->isa, options->threads));
     TRY(rv_setup_net(setup, &t->train.source));
+    /* With --devices the recipe's own number of stages is not used, so it cannot be wrong. */
     if (!options->devices) TRY(rv_setup_check_pipeline(setup));
     TRY(rv_setup_forms(setup, &t->train, NULL, &t->start));
     TRY(rv_setup_plan(setup, &t->train, &wish, &t->plan));
@@ -45,6 +48,7 @@ out:
 
 /* ---- plan ------------------------------------------------------------------------------- */
 
+/* Committed whole: a reader finds the old file or the new one, never half of it. */
 static rv_status write_text(const char *path, const rv_plan *plan,
                             rv_status (*make)(const rv_plan *plan, char **text)) {
     rv_status status = RV_OK;
@@ -74,6 +78,7 @@ out:
 
 /* ---- verify ----------------------------------------------------------------------------- */
 
+/* An index only where there is one: loss and norm have none, and neither has padding. */
 static json_t *difference_json(const rv_difference *first, int step) {
     return json_pack("{s:i, s:s, s:s?, s:s?, s:o, s:o, s:o}", "step", step, "what", first->what,
                      "layer", first->layer, "tensor", first->tensor, "index",
@@ -92,6 +97,8 @@ out:
     return status;
 }
 
+/* Both engines are given the very same batch. The first difference ends it, because all later steps
+ * only carry it on. */
 static rv_status steps_compare(trial *t, rv_engine *one, rv_engine *many, int steps, json_t *losses,
                                int64_t *compared, json_t **difference) {
     rv_status status = RV_OK;
@@ -113,6 +120,9 @@ out:
     return status;
 }
 
+/* Both start from one block of weights, under which the forms were chosen, and both look as far
+ * ahead in the rate schedule. The answer is complete even where the bits differ and the call
+ * fails. */
 rv_status rv_verify_run(const rv_plan_options *options, char **json) {
     rv_status status = RV_OK;
     trial t = {.options = options};
@@ -128,6 +138,7 @@ rv_status rv_verify_run(const rv_plan_options *options, char **json) {
     TRY(rv_setup_pipeline(&t.setup, &t.plan, t.start, horizon, &many));
     TRY(steps_compare(&t, t.setup.engine, many, steps, losses, &compared, &difference));
     bool identical = !difference;
+    /* `losses` is shared with root ("O") and let go below; `difference` is handed over ("o"). */
     json_t *root =
         json_pack("{s:b, s:i, s:s, s:i, s:i, s:i, s:i, s:I, s:O, s:o}", "identical", identical,
                   "steps", (int)json_array_size(losses), "schedule", t.plan.schedule.name, "stages",

@@ -6,19 +6,24 @@
 
 #include "pipeline/stage.h"
 
+/* 64 bytes are the widest vector: ops read and write the payload in place. */
 static size_t to_vector(size_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
 
+/* A held tensor is the same at all steps, so one frame stands for T. */
 static size_t rows_of(const rv_crossed *tensor, int T, int B) {
     return (size_t)(tensor->held ? 1 : T) * (size_t)B;
 }
 
+/* Rows keep the padding they have in memory: whole frames are copied, and ops work in place. */
 static size_t forward_bytes(const rv_crossed *tensor, int T, int B) {
     int words = tensor->spikes ? rv_words(tensor->n) : tensor->ld;
     return to_vector(4 * rows_of(tensor, T, B) * (size_t)words);
 }
 
+/* Adjoints are real numbers even where forward sends bits. A tensor that is not live gets none, so
+ * it takes no room. */
 static size_t backward_bytes(const rv_crossed *tensor, int T, int B) {
     return tensor->live ? to_vector(4 * rows_of(tensor, T, B) * (size_t)tensor->ld) : 0;
 }
@@ -37,6 +42,7 @@ size_t rv_wire_backward_bytes(const rv_crossing *crossing, int T, int B) {
     return bytes;
 }
 
+/* Stride 0 lets ops walk over T steps of a held tensor while there is memory for one. */
 void rv_wire_forward(const rv_crossing *crossing, int T, int B, void *payload, rv_signal *signal) {
     char *at = payload;
     for (int k = 0; k < crossing->count; k++) {
@@ -51,6 +57,7 @@ void rv_wire_forward(const rv_crossing *crossing, int T, int B, void *payload, r
     }
 }
 
+/* The same tensors in the same order; those that are not live take no room and no view. */
 void rv_wire_backward(const rv_crossing *crossing, int T, int B, void *payload, rv_values *g) {
     char *at = payload;
     for (int k = 0; k < crossing->count; k++) {
@@ -76,6 +83,7 @@ rv_status rv_wire_copy(const rv_device *device, rv_queue *queue, const rv_signal
     size_t frames = held ? 1 : (size_t)(bits ? to->spikes.T : to->values.T);
     size_t stride = bits ? from->spikes.stride_t : from->values.stride_t;
     if (!source) FAIL(RV_INTERNAL, "a tensor that crosses a cut was not computed");
+    /* Without gaps between frames, which is the usual case, it is one long copy. */
     if (stride == frame || frames == 1) {
         TRY(device->ops->copy(device->ctx, queue, target, false, source, false,
                               4 * frame * frames));
