@@ -59,6 +59,10 @@
       "most bytes of the whole process (2GiB, 512MiB); default: no limit")                         \
     X("", "checkpoint.every", OWN, 0, 0, 0, 0, false, NULL, "text", "1epoch",                      \
       "updates (500), or a time (90s, 10min, 2h), or 1epoch")                                      \
+    X("", "health.policy", CHOICE, AT(health_policy), 0, 0, 0, false, RV_HEALTH_NAMES, "word",     \
+      "abort", "a value that is not finite: abort, or skip_step (weights as before the step)")     \
+    X("", "health.limit", INT, AT(health_limit), 10, 1, MOST_INT, false, NULL, "integer", "10",    \
+      "steps in a row that skip_step may skip")                                                    \
     X("", "device", TEXT, AT(device), 0, 1, 0, false, "auto", "text", "auto",                      \
       "auto or cpu; --device overrides")
 

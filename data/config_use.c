@@ -63,8 +63,9 @@ out:
 /* Keys whose change does not make it another training run: where it runs, how long, how it is cut
  * or saved. Forms come from the checkpoint. */
 static const char *const digest_without[] = {
-    "preset",   "train.epochs", "train.max_steps", "train.early_stop",
-    "pipeline", "checkpoint",   "device",          "form",
+    "preset",           "train.epochs", "train.max_steps",
+    "train.early_stop", "pipeline",     "checkpoint",
+    "health",           "device",       "form",
 };
 
 /* By full path, or by key wherever it stands (`form`). */

@@ -45,6 +45,9 @@ typedef struct rv_data_desc {
     struct rv_shared_source *shared; /* open training source, while a split of it is */
 } rv_data_desc;
 
+#define RV_HEALTH_NAMES "abort|skip_step"
+typedef enum rv_health_policy { RV_HEALTH_ABORT, RV_HEALTH_SKIP_STEP } rv_health_policy;
+
 typedef struct rv_config {
     uint64_t seed;
     char *preset;
@@ -63,6 +66,8 @@ typedef struct rv_config {
     double pipeline_memory;   /* bytes; 0: no limit */
     int64_t checkpoint_steps; /* 0 = only at the end of an epoch */
     double checkpoint_seconds;
+    int health_policy; /* rv_health_policy */
+    int health_limit;  /* steps in a row that may be skipped */
     char *device;
     rv_node *tree; /* as resolved: every default written out */
     char *path;
@@ -190,6 +195,8 @@ typedef struct rv_model_save {
     const char *config_text;
     const char *isa;
     const char *resume_digest; /* rv_config_digest, or NULL */
+    const float *health;       /* what warnings remember, [health_count]; NULL: none */
+    int health_count;
 } rv_model_save;
 RV_CHECKED rv_status rv_model_write(const char *path, const char *previous,
                                     const rv_model_save *model);
@@ -215,6 +222,8 @@ const char *rv_model_resume_digest(const rv_model *model); /* empty: none */
 bool rv_model_checkpoint(const rv_model *model, int64_t *total_steps);
 RV_CHECKED rv_status rv_model_load(const rv_model *model, const rv_net *net, float *block,
                                    rv_optimizer *optimizer, rv_progress *progress);
+/* What warnings remember; left alone where the file holds none of that length. */
+void rv_model_health(const rv_model *model, float *health, int count);
 /* Take the tensors of equal name and shape, tell `say` every other one of either. RV_CONFIG when
  * there is none to take. */
 RV_CHECKED rv_status rv_model_import(const rv_model *model, const rv_net *net, float *block,

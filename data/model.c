@@ -219,6 +219,11 @@ out:
     return status;
 }
 
+void rv_model_health(const rv_model *model, float *health, int count) {
+    const rv_h5_item *item = rv_h5_find(&model->list, "/progress/health", NULL, RV_H5_FLOAT);
+    if (item && item->count == (size_t)count) memcpy(health, item->data, rv_h5_size(item));
+}
+
 /* Equal name and shape; what the network has and the file lacks keeps its values. */
 rv_status rv_model_import(const rv_model *model, const rv_net *net, float *block,
                           void (*say)(void *user, const char *name, const char *why), void *user,

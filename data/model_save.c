@@ -24,6 +24,8 @@ typedef struct content {
     rv_plateau plateau;
     const rv_progress *progress; /* may be NULL */
     const char *config_text, *isa, *resume_digest;
+    const float *health;
+    int health_count;
 } content;
 
 /* ---- digest ------------------------------------------------------------------------------ */
@@ -232,7 +234,7 @@ static rv_status content_write(const content *what, bool optimizer, const char *
                                const char *previous) {
     rv_status status = RV_OK;
     rv_h5_list list = {0};
-    rv_h5_item *text = NULL;
+    rv_h5_item *text = NULL, *health = NULL;
     size_t size = 0, length = strlen(what->config_text);
     char *bytes = NULL, hex[17];
     int count = (int)length;
@@ -246,6 +248,11 @@ static rv_status content_write(const content *what, bool optimizer, const char *
     TRY(put_net(&list, what));
     if (optimizer) TRY(put_optimizer(&list, what));
     if (what->progress) TRY(put_fields(&list, rv_progress_fields, what->progress));
+    if (optimizer && what->health) {
+        TRY(rv_h5_add(&list, "/progress/health", NULL, RV_H5_FLOAT, 1, &what->health_count,
+                      &health));
+        memcpy(health->data, what->health, rv_h5_size(health));
+    }
     snprintf(hex, sizeof hex, "%016" PRIx64, rv_model_sum(&list));
     TRY(rv_h5_add_text(&list, "/meta", "digest", hex));
     TRY(rv_h5_write(&list, path, &bytes, &size));
@@ -265,7 +272,9 @@ static content content_of(const rv_model_save *model) {
                     .progress = model->progress,
                     .config_text = model->config_text,
                     .isa = model->isa,
-                    .resume_digest = model->resume_digest};
+                    .resume_digest = model->resume_digest,
+                    .health = model->health,
+                    .health_count = model->health_count};
     if (!optimizer) return what;
     what.step = rv_optimizer_step(optimizer);
     what.total = rv_optimizer_total(optimizer);
@@ -287,7 +296,7 @@ rv_status rv_model_write(const char *path, const char *previous, const rv_model_
 struct rv_snapshot {
     content what; /* its arrays are those below */
     rv_progress progress;
-    float *block, *slot[SLOTS];
+    float *block, *slot[SLOTS], *health;
     char *texts[3];
 };
 
@@ -300,6 +309,7 @@ rv_status rv_snapshot_create(const rv_model_save *model, rv_snapshot **out) {
     TRY(rv_alloc(model->net->n_all, sizeof(float), "a copy for checkpoints", &s->block));
     for (int i = 0; i < s->what.slots; i++)
         TRY(rv_alloc(model->net->n_trained, sizeof(float), "a copy for checkpoints", &s->slot[i]));
+    TRY(rv_alloc((size_t)model->health_count, sizeof(float), "a copy for checkpoints", &s->health));
     TRY(rv_strdup(model->config_text, &s->texts[0]));
     TRY(rv_strdup(model->isa ? model->isa : "", &s->texts[1]));
     TRY(rv_strdup(model->resume_digest ? model->resume_digest : "", &s->texts[2]));
@@ -319,6 +329,8 @@ void rv_snapshot_take(rv_snapshot *s, const rv_model_save *model) {
     memcpy(s->block, now.block, now.net->n_all * sizeof *s->block);
     for (int i = 0; i < now.slots; i++)
         memcpy(s->slot[i], now.slot[i], now.net->n_trained * sizeof *s->block);
+    if (now.health) memcpy(s->health, now.health, (size_t)now.health_count * sizeof *s->health);
+    s->what.health = now.health ? s->health : NULL;
     s->progress = *model->progress;
     s->what.step = now.step, s->what.total = now.total, s->what.plateau = now.plateau;
     s->what.block = s->block;
@@ -347,6 +359,7 @@ void rv_snapshot_destroy(rv_snapshot *s) {
         rv_free(s->texts[i]);
     for (int i = 0; i < SLOTS; i++)
         rv_free(s->slot[i]);
+    rv_free(s->health);
     rv_free(s->block);
     rv_free(s);
 }

@@ -5,7 +5,7 @@
 #ifndef RV_PIPELINE_DURABLE_H
 #define RV_PIPELINE_DURABLE_H
 
-#include "pipeline/internal.h"
+#include "pipeline/health.h"
 
 /* One line for the log. */
 typedef void (*rv_say)(void *user, const char *line);
@@ -16,7 +16,8 @@ typedef struct rv_saver rv_saver;
 /* `run` is borrowed. fresh: the folder has no checkpoint yet. RV_IO when the folder's disk has no
  * room for the files of a run. */
 RV_CHECKED rv_status rv_saver_create(const rv_setup *setup, rv_run *run, const char *recipe,
-                                     const char *digest, bool fresh, rv_saver **out);
+                                     const char *digest, rv_health *health, bool fresh,
+                                     rv_saver **out);
 void rv_saver_destroy(rv_saver *saver); /* blocks until a save in flight has ended */
 /* Copy the training's state and let the writer make best.h5, then last.h5, of it. Blocks only while
  * an earlier save is in flight. Any call gives the failure of an earlier save. */

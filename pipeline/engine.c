@@ -3,6 +3,7 @@
  * network already; a pipeline's are gathered into a copy when someone asks for them.
  */
 #include "pipeline/engine.h"
+#include "pipeline/health.h"
 
 struct rv_engine {
     rv_serial *serial; /* one of the two */
@@ -10,6 +11,7 @@ struct rv_engine {
     float *block, *gradient; /* copies; NULL where the trainer's own serve */
     rv_optimizer *optimizer;
     int rows; /* of a micro-batch */
+    size_t n_all, n_trained;
 };
 
 static int rows_of(const rv_train_desc *train) {
@@ -22,6 +24,8 @@ rv_status rv_engine_serial(const rv_serial_desc *desc, rv_engine **out) {
     *out = NULL;
     TRY(rv_alloc(1, sizeof *engine, "a trainer", &engine));
     engine->rows = rows_of(desc->train);
+    engine->n_all = desc->net->n_all;
+    engine->n_trained = desc->net->n_trained;
     TRY(rv_serial_create(desc, &engine->serial));
     *out = engine;
     engine = NULL;
@@ -105,6 +109,19 @@ void rv_engine_pull(rv_engine *engine) {
 rv_status rv_engine_push(rv_engine *engine) {
     return engine->serial ? rv_version_derive(rv_serial_version(engine->serial), engine->rows)
                           : rv_pipeline_write(engine->pipeline, engine->block, engine->optimizer);
+}
+
+bool rv_engine_finite(rv_engine *engine) {
+    if (engine->serial)
+        return rv_finite(rv_version_block(rv_serial_version(engine->serial)), engine->n_all) &&
+               rv_finite(rv_serial_last_gradient(engine->serial), engine->n_trained);
+    for (int s = 0; s < rv_pipeline_stages(engine->pipeline); s++) {
+        const rv_stage *stage = rv_pipeline_stage(engine->pipeline, s);
+        if (!rv_finite(rv_version_block(stage->version), stage->range.n_all) ||
+            !rv_finite(stage->gradient, stage->range.n_trained))
+            return false;
+    }
+    return true;
 }
 
 const float *rv_engine_gradient(rv_engine *engine) {

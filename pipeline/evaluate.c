@@ -207,7 +207,7 @@ rv_status rv_evaluate_run(const rv_eval_options *options, rv_eval **out, rv_eval
     TRY(rv_alloc((size_t)classes * (size_t)classes, sizeof *eval->confusion, "confusion",
                  &eval->confusion));
     rv_tally tally = {eval->confusion, classes, options->predictions ? &csv : NULL};
-    const rv_score_each each = {tally_sample, &tally};
+    const rv_score_each each = {tally_sample, &tally, NULL};
     TRY(csv_add(&csv, header, sizeof header - 1));
     TRY(rv_score_share(&setup, &share, &each, &score));
     if (options->predictions) TRY(rv_commit(options->predictions, NULL, csv.text, csv.size));

@@ -128,6 +128,7 @@ typedef struct rv_score {
 typedef struct rv_score_each {
     rv_status (*sample)(void *self, uint64_t sample, int32_t label, int32_t prediction);
     void *self;
+    const rv_observer *observer; /* of the forward passes; NULL: none */
 } rv_score_each;
 /* Evaluate all of a share; `each` may be NULL. *score is zeroed first; rv_score_finish. */
 RV_CHECKED rv_status rv_score_share(const rv_setup *setup, rv_share *share,

@@ -34,7 +34,7 @@ static rv_status room_check(const rv_saver *saver, bool fresh) {
 }
 
 rv_status rv_saver_create(const rv_setup *setup, rv_run *run, const char *recipe,
-                          const char *digest, bool fresh, rv_saver **out) {
+                          const char *digest, rv_health *health, bool fresh, rv_saver **out) {
     rv_status status = RV_OK;
     rv_saver *saver = NULL;
     *out = NULL;
@@ -49,6 +49,7 @@ rv_status rv_saver_create(const rv_setup *setup, rv_run *run, const char *recipe
         .isa = rv_isa_name(rv_device_isa(&setup->device)),
         .resume_digest = digest,
     };
+    saver->model.health = rv_health_state(health, &saver->model.health_count);
     TRY(path_of(run, "last.h5", &saver->last));
     TRY(path_of(run, "previous.h5", &saver->previous));
     TRY(path_of(run, "best.h5", &saver->best));

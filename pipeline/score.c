@@ -11,14 +11,16 @@ typedef struct rv_input_counter {
     int64_t *per_sample; /* [batch] */
     int batch;
     int64_t total;
+    const rv_observer *next; /* may be NULL */
 } rv_input_counter;
 
 /* The layers' own spikes are counted by the trainer; those of the encoder only pass by here. */
 static rv_status count_input(void *self, const rv_pass *pass) {
     rv_input_counter *counter = self;
+    rv_status status = RV_OK;
+    if (counter->next) TRY(counter->next->forward(counter->next->self, pass));
     const rv_signal *input = rv_tape_signal(pass->tape, -1);
     if (pass->first != 0 || !input->spikes.bits) return RV_OK; /* one stage counts */
-    rv_status status = RV_OK;
     rv_spikes spikes = input->spikes;
     memset(counter->per_sample, 0, (size_t)counter->batch * sizeof *counter->per_sample);
     TRY(pass->device->ops->count_spikes(pass->device->ctx, pass->queue, spikes,
@@ -39,7 +41,8 @@ rv_status rv_score_share(const rv_setup *setup, rv_share *share, const rv_score_
     rv_status status = RV_OK;
     const rv_batch *batch = NULL;
     int32_t *predictions = NULL;
-    rv_input_counter counter = {.batch = setup->config->train.batch};
+    rv_input_counter counter = {.batch = setup->config->train.batch,
+                                .next = each ? each->observer : NULL};
     const rv_observer observer = {&counter, count_input};
     double loss = 0;
     bool counted = setup->net->desc->input_spikes;
@@ -50,7 +53,7 @@ rv_status rv_score_share(const rv_setup *setup, rv_share *share, const rv_score_
     TRY(rv_alloc((size_t)counter.batch, sizeof *predictions, "predictions", &predictions));
     TRY(rv_alloc((size_t)counter.batch, sizeof *counter.per_sample, "spike counts",
                  &counter.per_sample));
-    if (counted) rv_engine_observe(setup->engine, &observer);
+    if (counted || counter.next) rv_engine_observe(setup->engine, &observer);
     TRY(rv_loader_start(share->loader, 0, 0));
     for (;;) {
         rv_step_result result = {0};

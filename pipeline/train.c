@@ -83,7 +83,7 @@ static rv_status sample_done(void *self, uint64_t sample, int32_t label, int32_t
 static rv_status evaluate(rv_training *training) {
     rv_status status = RV_OK;
     const rv_score *shown = NULL;
-    const rv_score_each each = {sample_done, training};
+    const rv_score_each each = {sample_done, training, rv_health_observer(training->health)};
     for (int split = RV_SPLIT_VALIDATION; split <= RV_SPLIT_TEST; split++) {
         rv_share *share = &training->share[split];
         if (!share->loader) continue;
@@ -116,6 +116,10 @@ static bool choose_best(rv_training *training, bool whole) {
     return true;
 }
 
+static void say_line(void *user, const char *line) {
+    rv_training_say(user, "%s", line);
+}
+
 /* ---- epochs ----------------------------------------------------------------------------- */
 
 /* Evaluate, choose, report and save at the end of an epoch (or of none: the untrained network). A
@@ -137,6 +141,8 @@ static rv_status epoch_close(rv_training *training) {
     }
     int keep = RV_KEEP_LAST | (choose_best(training, whole || at->step == 0) ? RV_KEEP_BEST : 0);
     at->metrics = rv_run_metrics(training->run);
+    TRY(rv_health_epoch(training->health, &training->trainer->layers, rv_training_epoch(training),
+                        at->step, !whole, say_line, training));
     TRY(rv_training_metric(training, true));
     if (whole) at->metrics = rv_run_metrics(training->run);
     TRY(save(training, keep));
@@ -145,28 +151,27 @@ out:
     return status;
 }
 
-/* One update and its account. A loss that is not finite ends the run here: no later step can mend
- * the weights, and the last good checkpoint must not be overwritten. */
+/* One update and its account. A value that is not finite ends the run here, unless the step can be
+ * skipped: no later step can mend the weights, and the last good checkpoint must not be
+ * overwritten. */
 static rv_status step(rv_training *training, const rv_batch *batch) {
     rv_status status = RV_OK;
     rv_step_result result = {0};
     rv_progress *at = &training->progress;
     double begun = rv_host_seconds();
-    TRY(rv_engine_step(training->setup.engine, batch, &result));
+    bool skipped = false;
+    TRY(rv_health_before(training->health));
+    status = rv_engine_step(training->setup.engine, batch, &result);
+    TRY(rv_health_after(training->health, status, at->step + 1, &result, &skipped));
     training->step_seconds = rv_host_seconds() - begun;
     if (training->watching) rv_watch_step(&training->watch);
-    at->epoch_loss += result.loss * result.B;
-    at->epoch_correct += result.correct;
-    at->epoch_samples += result.B;
+    if (!skipped) {
+        at->epoch_loss += result.loss * result.B;
+        at->epoch_correct += result.correct;
+        at->epoch_samples += result.B;
+    }
     at->step++;
     at->batch_in_epoch++;
-    if (!isfinite(result.loss)) {
-        TRY(rv_training_metric(training, false));
-        FAIL(RV_INTERNAL,
-             "the loss is not finite at step %lld (epoch %lld): lower "
-             "train.optimizer.lr or set train.clip_norm",
-             (long long)at->step, (long long)rv_training_epoch(training));
-    }
     rv_training_tell(training, false);
 out:
     return status;
@@ -270,6 +275,7 @@ out:
         if (rv_run_status(training.run, "failed") != RV_OK) rv_error_set(&first);
     }
     rv_saver_destroy(training.saver);
+    rv_health_destroy(training.health);
     rv_watch_close(&training.watch);
     if (training.trainer) rv_training_result(&training, result);
     rv_pace_finish(&training.pace);

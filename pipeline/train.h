@@ -6,6 +6,7 @@
 #define RV_PIPELINE_TRAIN_H
 
 #include "pipeline/durable.h"
+#include "pipeline/health.h"
 
 /* Outlives the training: the strings and arrays of the result point into it. */
 struct rv_trainer {
@@ -22,10 +23,11 @@ typedef struct rv_training {
     rv_score score[RV_SPLITS]; /* of the newest evaluation */
     char *path;                /* of the run folder, when it was given */
     rv_run *run;
-    bool begun_run;   /* run.json is this training's */
-    char *recipe;     /* text that model files carry */
-    char digest[17];  /* of all that resuming depends on */
-    rv_saver *saver;  /* NULL: a build without HDF5 */
+    bool begun_run;  /* run.json is this training's */
+    char *recipe;    /* text that model files carry */
+    char digest[17]; /* of all that resuming depends on */
+    rv_saver *saver; /* NULL: a build without HDF5 */
+    rv_health *health;
     rv_resume resume; /* while opening */
     bool resumed;     /* goes on from a checkpoint */
     bool done;        /* which had nothing left to do */

@@ -153,7 +153,7 @@ static rv_status saving_open(rv_training *training) {
         return RV_OK;
     }
     TRY(rv_saver_create(&training->setup, training->run, training->recipe, training->digest,
-                        !training->resumed, &training->saver));
+                        training->health, !training->resumed, &training->saver));
     if (training->steps == 0) goto out; /* its only save is its last */
     if (training->resume.fell_back) rv_saver_drop_last(training->saver);
     training->progress.metrics = rv_run_metrics(training->run);
@@ -219,7 +219,8 @@ rv_status rv_training_open(rv_training *training) {
     rv_share *train = &training->share[RV_SPLIT_TRAIN];
     const rv_wish wish = {.schedule_file = options->schedule_file};
     char stem[256];
-    float *block = NULL;
+    float *block = NULL, *health;
+    int count;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
     stem_of(options->config, stem, sizeof stem);
     TRY(folder_claim(training, stem));
@@ -243,10 +244,13 @@ rv_status rv_training_open(rv_training *training) {
                         training->trainer->run, (long long)training->progress.step);
         goto out;
     }
+    TRY(rv_health_create(setup, training->run, &training->health));
     if (training->resumed) {
         TRY(rv_model_load(training->resume.model, setup->net, block,
                           rv_engine_optimizer(setup->engine), NULL));
         TRY(rv_engine_push(setup->engine));
+        health = rv_health_state(training->health, &count);
+        rv_model_health(training->resume.model, health, count);
         rv_training_say(training, "%s: going on after step %lld of %lld", training->trainer->run,
                         (long long)training->progress.step, (long long)training->steps);
     }
