@@ -113,12 +113,27 @@ static void limit_apply(rv_limit limit, float *w, size_t first, size_t last) {
             w[i] = rv_max(w[i], LEAST_POSITIVE);
 }
 
+/* A sum in which what is not finite stays: x*x*0 is 0 or NAN. */
+static bool sound(const float *x, size_t first, size_t last) {
+    float lane[16] = {0}, rest = 0;
+    size_t i = first;
+    for (; i + 16 <= last; i += 16)
+        for (int k = 0; k < 16; k++)
+            lane[k] += x[i + (size_t)k] * x[i + (size_t)k] * 0.0f;
+    for (; i < last; i++)
+        rest += x[i] * x[i] * 0.0f;
+    for (int k = 0; k < 16; k++)
+        rest += lane[k];
+    return rest == 0;
+}
+
 typedef struct update_job {
     const rv_optim_update *u;
     factors f;
 } update_job;
 
-/* The limit follows while the block is still in the first cache. */
+/* The limit and the look for what is not finite follow while the block is still in the first
+ * cache. */
 static void update_item(void *argument, int item, int worker) {
     const update_job *job = argument;
     size_t first = (size_t)item * BLOCK, last = first + BLOCK;
@@ -126,6 +141,8 @@ static void update_item(void *argument, int item, int worker) {
     if (last > job->u->n) last = job->u->n;
     updates[job->u->kind](job->u, &job->f, first, last);
     limit_apply(job->u->limit, job->u->weight, first, last);
+    if (job->u->bad && !(sound(job->u->grad, first, last) && sound(job->u->weight, first, last)))
+        __atomic_store_n(job->u->bad, true, __ATOMIC_RELAXED); /* by several workers */
 }
 
 static int blocks_of(size_t n) {

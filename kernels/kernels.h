@@ -233,6 +233,8 @@ typedef struct rv_optim_update {
     bool nesterov, decoupled, centered;
     int64_t step; /* updates made before this one */
     rv_limit limit;
+    bool *
+        bad; /* set where a gradient or a new weight is not finite, or its square is not; or NULL */
 } rv_optim_update;
 
 /* ---- ops -------------------------------------------------------------------------------- */

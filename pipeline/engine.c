@@ -111,14 +111,21 @@ rv_status rv_engine_push(rv_engine *engine) {
                           : rv_pipeline_write(engine->pipeline, engine->block, engine->optimizer);
 }
 
+/* What is trained the update has looked at; frozen weights and statistics follow it in a block. */
+static bool part_finite(const rv_optimizer *optimizer, const float *block, size_t n_trained,
+                        size_t n_all) {
+    return rv_optimizer_sound(optimizer) && rv_finite(block + n_trained, n_all - n_trained);
+}
+
 bool rv_engine_finite(rv_engine *engine) {
     if (engine->serial)
-        return rv_finite(rv_version_block(rv_serial_version(engine->serial)), engine->n_all) &&
-               rv_finite(rv_serial_last_gradient(engine->serial), engine->n_trained);
+        return part_finite(rv_serial_optimizer(engine->serial),
+                           rv_version_block(rv_serial_version(engine->serial)), engine->n_trained,
+                           engine->n_all);
     for (int s = 0; s < rv_pipeline_stages(engine->pipeline); s++) {
         const rv_stage *stage = rv_pipeline_stage(engine->pipeline, s);
-        if (!rv_finite(rv_version_block(stage->version), stage->range.n_all) ||
-            !rv_finite(stage->gradient, stage->range.n_trained))
+        if (!part_finite(stage->optimizer, rv_version_block(stage->version), stage->range.n_trained,
+                         stage->range.n_all))
             return false;
     }
     return true;

@@ -31,7 +31,7 @@ float *rv_engine_block(rv_engine *engine);
 rv_optimizer *rv_engine_optimizer(rv_engine *engine);
 void rv_engine_pull(rv_engine *engine);
 RV_CHECKED rv_status rv_engine_push(rv_engine *engine);
-/* rv_finite of all weights and of the gradient, where they are, without a pull. */
+/* Are all weights finite after a step, and its gradient? Looks where they are, without a pull. */
 bool rv_engine_finite(rv_engine *engine);
 /* Gradient of the latest step, [n_trained]; valid until the next call. */
 const float *rv_engine_gradient(rv_engine *engine);

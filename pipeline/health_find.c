@@ -161,7 +161,8 @@ static const char *value_text(double value, char text[32]) {
 
 void rv_finding_text(const rv_finding *found, const rv_net *net, char *text, size_t size) {
     const char *layer = found->layer >= 0 ? rv_net_layer_name(net, found->layer) : "the input";
-    const char *fault = isfinite(found->value) ? "too large" : "not finite";
+    const char *fault =
+        isfinite(found->value) ? "too large (its square is not finite)" : "not finite";
     char value[32];
     value_text(found->value, value);
     if (found->kind == RV_FOUND_LOSS)

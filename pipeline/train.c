@@ -151,6 +151,16 @@ out:
     return status;
 }
 
+/* The epoch that cannot be ended has a line of its own, with a loss that is no number. Gives back
+ * the error that ended it. */
+static rv_status last_words(rv_training *training) {
+    rv_error first = *rv_error_get();
+    training->progress.epoch_loss = NAN;
+    training->progress.epoch_samples += training->progress.epoch_samples == 0;
+    if (rv_training_metric(training, false) == RV_OK) rv_error_set(&first);
+    return first.status;
+}
+
 /* One update and its account. A value that is not finite ends the run here, unless the step can be
  * skipped: no later step can mend the weights, and the last good checkpoint must not be
  * overwritten. */
@@ -162,7 +172,9 @@ static rv_status step(rv_training *training, const rv_batch *batch) {
     bool skipped = false;
     TRY(rv_health_before(training->health));
     status = rv_engine_step(training->setup.engine, batch, &result);
-    TRY(rv_health_after(training->health, status, at->step + 1, &result, &skipped));
+    status = rv_health_after(training->health, status, at->step + 1, &result, &skipped);
+    if (status == RV_INTERNAL) TRY(last_words(training));
+    TRY(status);
     training->step_seconds = rv_host_seconds() - begun;
     if (training->watching) rv_watch_step(&training->watch);
     if (!skipped) {

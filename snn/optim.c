@@ -113,6 +113,7 @@ struct rv_optimizer {
     int slots;
     float *slot[SLOTS];
     int64_t step, total;
+    bool bad; /* the last update met or made a value that is not finite */
     rv_plateau plateau;
 };
 
@@ -236,6 +237,7 @@ rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue
                               float *block, const float *gradient, double scale) {
     rv_status status = RV_OK;
     const optimizer_options *options = o->options;
+    o->bad = false;
     for (int k = 0; k < o->run_count; k++) {
         const run *r = &o->runs[k];
         rv_optim_update u = {
@@ -256,6 +258,7 @@ rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue
             .centered = options->centered,
             .step = o->step,
             .limit = r->limit,
+            .bad = &o->bad,
         };
         TRY(rv_schedule_rate(o->schedule, r->lr, o->step, o->total, &u.rate,
                              cycled_momentum(o, &u)));
@@ -283,6 +286,10 @@ void rv_optimizer_epoch(rv_optimizer *o, double validation_loss) {
 
 rv_plateau *rv_optimizer_plateau(rv_optimizer *o) {
     return &o->plateau;
+}
+
+bool rv_optimizer_sound(const rv_optimizer *o) {
+    return !o->bad;
 }
 
 int rv_optimizer_slots(const rv_optimizer *o) {

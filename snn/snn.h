@@ -251,6 +251,8 @@ void rv_optimizer_destroy(rv_optimizer *optimizer);
 RV_CHECKED rv_status rv_optimizer_update(rv_optimizer *optimizer, const rv_device *device,
                                          rv_queue *queue, float *block, const float *gradient,
                                          double scale);
+/* Were the gradients and new weights of the last update finite, and their squares too? */
+bool rv_optimizer_sound(const rv_optimizer *optimizer);
 double rv_optimizer_rate(const rv_optimizer *optimizer); /* rate of the next update */
 int rv_optimizer_slots(const rv_optimizer *optimizer);
 const char *rv_optimizer_slot_name(const rv_optimizer *optimizer, int slot); /* "m", "v" */

@@ -196,6 +196,11 @@ static void train_best_epoch_is_chosen_on_validation(void **state) {
     for (; fgets(line, sizeof line, file); lines++) {
         json_t *root = json_loads(line, 0, NULL);
         assert_non_null(root);
+        if (strcmp(json_string_value(json_object_get(root, "event")), "epoch") != 0) {
+            lines--; /* a warning */
+            json_decref(root);
+            continue;
+        }
         double accuracy = json_number_value(json_object_get(root, "validation_accuracy"));
         last = json_number_value(json_object_get(root, "test_accuracy"));
         if (accuracy > best) {

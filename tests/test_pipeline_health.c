@@ -136,7 +136,7 @@ static void values_put_anywhere_are_found_and_named(void **state) {
             l.row = (7 * k + 3 * v) % BATCH, l.unit = (5 * k + v) % OUT, l.membrane = true;
             snprintf(text, sizeof text,
                      "membrane is %s: layer %s, time step %d, sample %d, unit %d",
-                     isfinite(l.value) ? "too large" : "not finite",
+                     isfinite(l.value) ? "too large (its square is not finite)" : "not finite",
                      k % 2 ? "out_lif" : "hidden_lif", l.time, (int)l.batch->sample[l.row], l.unit);
             expect_found(&l, text, l.value);
             cases++;
@@ -172,7 +172,8 @@ static void values_put_anywhere_are_found_and_named(void **state) {
                 assert_int_equal(rv_engine_push(l.setup.engine), RV_OK);
             }
             snprintf(text, sizeof text, "a %s is %s: %s[%zu] is ", gradient ? "gradient" : "weight",
-                     isfinite(l.value) ? "too large" : "not finite", tensor->name, element);
+                     isfinite(l.value) ? "too large (its square is not finite)" : "not finite",
+                     tensor->name, element);
             expect_found(&l, text, l.value);
             cases++;
         }
