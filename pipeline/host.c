@@ -68,25 +68,37 @@ static double quota_of_group(const char *folder, bool unified) {
     return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-/* Whether a comma-separated list has the word "cpu". */
-static bool list_has_cpu(const char *list) {
+/* Whether a comma-separated list has a word. */
+static bool list_has(const char *list, const char *word) {
     while (*list) {
         size_t length = strcspn(list, ",");
-        if (length == 3 && memcmp(list, "cpu", 3) == 0) return true;
+        if (length == strlen(word) && memcmp(list, word, length) == 0) return true;
         list += length + (list[length] == ',');
     }
     return false;
 }
 
-/* The tightest quota of `group` and of those above it, up to the mount itself: a container often
+/* Limit of one group in bytes, 0 when it has none: version 1 writes a number no machine has. */
+static double memory_of_group(const char *folder, bool unified) {
+    char path[4096], line[128];
+    const char *name = unified ? "memory.max" : "memory.limit_in_bytes";
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) return 0;
+    if (!line_read(path, line, sizeof line)) return 0;
+    double limit = strtod(line, NULL); /* "max": 0 */
+    return limit < 0x1p60 ? limit : 0;
+}
+
+typedef double (*limit_fn)(const char *folder, bool unified);
+
+/* The tightest limit of `group` and of those above it, up to the mount itself: a container often
  * sees its own group as "/" and finds the limit there. */
-static double quota_of_branch(const char *mount, const char *group, bool unified) {
+static double limit_of_branch(const char *mount, const char *group, bool unified, limit_fn of) {
     char path[4096];
     int root = (int)strlen(mount);
     if (snprintf(path, sizeof path, "%s%s", mount, group) >= (int)sizeof path) return 0;
     double least = 0;
     for (;;) {
-        double quota = quota_of_group(path, unified);
+        double quota = of(path, unified);
         if (quota > 0 && (least == 0 || quota < least)) least = quota;
         char *slash = strrchr(path, '/');
         if (!slash || slash < path + root) return least;
@@ -95,8 +107,8 @@ static double quota_of_branch(const char *mount, const char *group, bool unified
 }
 
 /* Every line names one hierarchy and our group in it. A machine may have both versions mounted; the
- * tightest quota of all wins. What cannot be read sets no limit. */
-double rv_host_quota(const char *cgroup, const char *mount) {
+ * tightest limit of all wins. What cannot be read sets none. controller: of version 1. */
+static double limit_of(const char *cgroup, const char *mount, const char *controller, limit_fn of) {
     FILE *file = fopen(cgroup, "re");
     if (!file) return 0;
     char line[4096], branch[4096];
@@ -107,15 +119,19 @@ double rv_host_quota(const char *cgroup, const char *mount) {
         if (!group) continue;
         *group++ = 0, list++;
         bool unified = *list == 0;
-        if (!unified && !list_has_cpu(list)) continue;
-        if (snprintf(branch, sizeof branch, "%s%s", mount, unified ? "" : "/cpu") >=
-            (int)sizeof branch)
+        if (!unified && !list_has(list, controller)) continue;
+        if (snprintf(branch, sizeof branch, "%s%s%s", mount, unified ? "" : "/",
+                     unified ? "" : controller) >= (int)sizeof branch)
             continue;
-        double quota = quota_of_branch(branch, group, unified);
+        double quota = limit_of_branch(branch, group, unified, of);
         if (quota > 0 && (least == 0 || quota < least)) least = quota;
     }
     fclose(file);
     return least;
+}
+
+double rv_host_quota(const char *cgroup, const char *mount) {
+    return limit_of(cgroup, mount, "cpu", quota_of_group);
 }
 
 /* A quota of 1.5 processors runs two threads: one would leave a third of it unused. */
@@ -169,6 +185,17 @@ static double status_mb(const char *field) {
 
 double rv_host_resident(void) {
     return 1e6 * status_mb("VmRSS");
+}
+
+double rv_host_memory(const char *meminfo, const char *cgroup, const char *mount) {
+    double limit = limit_of(cgroup, mount, "memory", memory_of_group), free = 0;
+    FILE *file = fopen(meminfo, "re");
+    char line[256];
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, "MemAvailable:", 13) == 0) free = strtod(line + 13, NULL) * 1024;
+    if (file) fclose(file);
+    free = free > 0 ? free + rv_host_resident() : INFINITY;
+    return limit > 0 ? fmin(limit, free) : free;
 }
 
 /* 5 = "reset the peak resident size" (proc(5)); refused in some containers. */

@@ -30,6 +30,9 @@ void rv_host_unpin(const rv_processors *before);
  * and 2; the tightest of the group and those above it. */
 double rv_host_quota(const char *cgroup, const char *mount);
 
+/* Bytes this process may come to use: MemAvailable of `meminfo` (/proc/meminfo) and what it has, at
+ * most the limit of its control group and those above. INFINITY: nothing says. */
+double rv_host_memory(const char *meminfo, const char *cgroup, const char *mount);
 double rv_host_resident(void); /* bytes of the process in memory now; 0: not known */
 
 /* Largest resident size of the process, and of the spans marked as training steps. The kernel's

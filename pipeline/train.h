@@ -44,6 +44,10 @@ typedef struct rv_training {
 /* Everything before the first step, cheapest refusals first. */
 RV_CHECKED rv_status rv_training_open(rv_training *training);
 
+/* ---- need.c ----------------------------------------------------------------------------- */
+/* RV_RESOURCE when the run needs more memory than there is; else one line of the log. */
+RV_CHECKED rv_status rv_training_memory(const rv_training *training);
+
 /* ---- train_tell.c ----------------------------------------------------------------------- */
 /* One line for the log. */
 void rv_training_say(const rv_training *training, const char *format, ...) RV_PRINTF(2, 3);

@@ -235,6 +235,7 @@ rv_status rv_training_open(rv_training *training) {
                             rv_isa_name(rv_device_isa(&setup->device)), say_line, training));
     TRY(rv_setup_net(setup, &train->source));
     length_find(training);
+    TRY(rv_training_memory(training));
     TRY(weights_find(training, &block));
     TRY(rv_setup_trainer(setup, train, block, horizon_of(training), &wish));
     training->done = complete(training); /* before run.json is written anew */

@@ -118,13 +118,31 @@ struct rv_optimizer {
 };
 
 /* Only the slots that the rules write exist: plain descent has none. */
-static int slot_count(const rv_optimizer *o) {
-    int kind = (int)(o->row - optimizers), slots = 0;
-    while (slots < SLOTS && o->row->slot[slots])
+static int slot_count(const optimizer_row *row, const optimizer_options *options) {
+    int kind = (int)(row - optimizers), slots = 0;
+    while (slots < SLOTS && row->slot[slots])
         slots++;
-    if (kind == OPTIM_SGD && o->options->momentum == 0) slots = 0;
-    if (kind == OPTIM_RMSPROP && !o->options->centered) slots = o->options->momentum > 0 ? 2 : 1;
+    if (kind == OPTIM_SGD && options->momentum == 0) slots = 0;
+    if (kind == OPTIM_RMSPROP && !options->centered) slots = options->momentum > 0 ? 2 : 1;
     return slots;
+}
+
+/* Row and options of a description; `defaults` holds the options it does not give. */
+static const optimizer_row *row_of(const rv_train_desc *desc, optimizer_options *defaults,
+                                   const optimizer_options **options) {
+    const optimizer_row *row = desc->optimizer.row
+                                   ? (const optimizer_row *)(const void *)desc->optimizer.row
+                                   : &optimizers[OPTIM_ADAM];
+    rv_specs_default(row->head.specs, defaults);
+    *options = desc->optimizer.row && desc->optimizer.options ? desc->optimizer.options : defaults;
+    return row;
+}
+
+int rv_optimizer_slots_of(const rv_train_desc *desc) {
+    optimizer_options defaults;
+    const optimizer_options *options;
+    const optimizer_row *row = row_of(desc, &defaults, &options);
+    return slot_count(row, options);
 }
 
 /* The first pattern that matches wins; which ones matched is noted for the check. */
@@ -193,15 +211,11 @@ rv_status rv_optimizer_create_range(const rv_range *range, const rv_train_desc *
     o->total = total_steps;
     o->plateau = (rv_plateau){1, INFINITY, 0};
     o->schedule = &desc->schedule;
-    o->row = desc->optimizer.row ? (const optimizer_row *)(const void *)desc->optimizer.row
-                                 : &optimizers[OPTIM_ADAM];
-    rv_specs_default(o->row->head.specs, &o->defaults);
-    o->options =
-        desc->optimizer.row && desc->optimizer.options ? desc->optimizer.options : &o->defaults;
+    o->row = row_of(desc, &o->defaults, &o->options);
     double rate; /* refuse a horizon the schedule cannot have */
     TRY(rv_schedule_rate(o->schedule, o->options->lr, 0, total_steps, &rate, NULL));
     TRY(make_runs(o, desc));
-    o->slots = slot_count(o);
+    o->slots = slot_count(o->row, o->options);
     for (int k = 0; k < o->slots; k++)
         TRY(rv_alloc(range->n_trained, sizeof(float), "optimiser state", &o->slot[k]));
     *out = o;

@@ -255,6 +255,7 @@ RV_CHECKED rv_status rv_optimizer_update(rv_optimizer *optimizer, const rv_devic
 bool rv_optimizer_sound(const rv_optimizer *optimizer);
 double rv_optimizer_rate(const rv_optimizer *optimizer); /* rate of the next update */
 int rv_optimizer_slots(const rv_optimizer *optimizer);
+int rv_optimizer_slots_of(const rv_train_desc *desc); /* before there is one */
 const char *rv_optimizer_slot_name(const rv_optimizer *optimizer, int slot); /* "m", "v" */
 float *rv_optimizer_slot(rv_optimizer *optimizer, int slot);                 /* [n_trained] */
 int64_t rv_optimizer_step(const rv_optimizer *optimizer);

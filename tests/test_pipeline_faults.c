@@ -100,6 +100,81 @@ static void disk_filled_meanwhile_keeps_the_checkpoint(void **state) {
     assert_int_equal(umount(in_folder("filled")), 0);
 }
 
+/* ---- memory that is not there ------------------------------------------------------------ */
+
+static void memory_need_is_told_and_too_much_refused(void **state) {
+    (void)state;
+    assert_int_equal(RUN("train", "recipe.yaml", "-o", "fits", "--set", "train.max_steps=1"), 0);
+    assert_contains(err_text, "memory: about ");
+    ERROR(69, "MB of memory needed", "train", "recipe.yaml", "-q", "-o", "large", "--set",
+          "network.hidden.units=16000000", "--set", "train.batch=96", "--set", "encode.steps=100");
+    assert_int_not_equal(access(in_folder("large"), F_OK), 0);
+}
+
+/* ---- long runs --------------------------------------------------------------------------- */
+
+typedef struct growth {
+    long first, last; /* resident bytes after step 1,000 and now */
+    int first_files, last_files;
+} growth;
+
+static int open_files(void) {
+    int count = 0;
+    DIR *files = opendir("/proc/self/fd");
+    assert_non_null(files);
+    while (readdir(files))
+        count++;
+    assert_int_equal(closedir(files), 0);
+    return count;
+}
+
+static void look_at_step(void *user, const rv_train_progress *progress) {
+    growth *seen = user;
+    long pages = 0;
+    if (progress->step % 500 != 0 || progress->step < 1000) return;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    seen->last_files = open_files();
+    assert_int_equal(fscanf(file, "%*d %ld", &pages), 1);
+    assert_int_equal(fclose(file), 0);
+    seen->last = pages * sysconf(_SC_PAGESIZE);
+    if (progress->step > 1000) return;
+    seen->first = seen->last;
+    seen->first_files = seen->last_files;
+}
+
+/* What a run holds after 1,000 steps it holds at its end, many saves and epochs later. */
+static void long_runs_do_not_grow(void **state) {
+    (void)state;
+    char steps[64], path[TINY_PATH];
+    growth seen = {0};
+    snprintf(steps, sizeof steps, "train.max_steps=%d", scaled(FULL_STEPS, 5000));
+    const char *const sets[] = {steps, "train.epochs=1000000", "network.hidden.units=4",
+                                "encode.steps=2", "checkpoint.every=100"};
+    snprintf(path, sizeof path, "%s", in_folder("long"));
+    const rv_train_options options = {.struct_size = sizeof options,
+                                      .config = in_folder("recipe.yaml"),
+                                      .sets = sets,
+                                      .set_count = 5,
+                                      .out = path,
+                                      .threads = 2,
+                                      .progress = look_at_step,
+                                      .user = &seen};
+    rv_train_result result = {.struct_size = sizeof result};
+    rv_trainer *trainer = NULL;
+    assert_int_equal(rv_train(&options, &trainer, &result), 0);
+    rv_trainer_destroy(trainer);
+    print_message("           %lld steps: %ld KiB, at the end %ld KiB; %d files, %d\n",
+                  (long long)result.steps, seen.first / 1024, seen.last / 1024, seen.first_files,
+                  seen.last_files);
+    assert_true(seen.first > 0);
+    /* The last look may come while a save has its file open. */
+    assert_true(seen.last_files <= seen.first_files + 1);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(seen.last - seen.first <= 1 << 20);
+#endif
+}
+
 #ifdef RV_FAULTS
 /* ---- calls that fail --------------------------------------------------------------------- */
 
@@ -211,6 +286,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_disks_fail_cleanly),
         cmocka_unit_test(disk_filled_meanwhile_keeps_the_checkpoint),
+        cmocka_unit_test(memory_need_is_told_and_too_much_refused),
+        cmocka_unit_test(long_runs_do_not_grow),
 #ifdef RV_FAULTS
         cmocka_unit_test(any_failing_disk_call_is_74_and_goes_on),
         cmocka_unit_test(any_failing_allocation_is_71_and_goes_on),

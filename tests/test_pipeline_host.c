@@ -214,6 +214,32 @@ static void json_damaged_file_says_where(void **state) {
     assert_int_equal(rv_json_load(in_folder("none.json"), &root), RV_INPUT);
 }
 
+static double memory_of(const char *mount) {
+    char cgroup[256], meminfo[256];
+    snprintf(cgroup, sizeof cgroup, "%s", in_folder("cgroup"));
+    snprintf(meminfo, sizeof meminfo, "%s", in_folder("meminfo"));
+    return rv_host_memory(meminfo, cgroup, in_folder(mount));
+}
+
+static void memory_is_the_least_of_machine_and_groups(void **state) {
+    (void)state;
+    make("memory"), make("memory/a"), make("memory/memory"), make("memory/memory/g");
+    put("meminfo", "MemTotal: 9000000 kB\nMemAvailable:    8000000 kB\n");
+    put("cgroup", "0::/a\n4:cpu:/g\n5:memory:/g\n");
+    double machine = memory_of("memory");
+    assert_true(machine > 8e6 * 1024 && machine < 8e6 * 1024 + 1e9); /* and what we have */
+    put("memory/a/memory.max", "max\n");
+    put("memory/memory/g/memory.limit_in_bytes", "9223372036854771712\n"); /* none */
+    assert_float_equal(memory_of("memory"), machine, 1e8);
+    put("memory/memory/g/memory.limit_in_bytes", "3000000000\n");
+    assert_float_equal(memory_of("memory"), 3e9, 1);
+    put("memory/memory.max", "2000000000\n"); /* of the group above */
+    assert_float_equal(memory_of("memory"), 2e9, 1);
+    put("meminfo", "nothing\n");
+    put("cgroup", "");
+    assert_true(isinf(memory_of("memory")));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quota_unified_is_read),
@@ -228,6 +254,7 @@ int main(void) {
         cmocka_unit_test(nearest_slip_is_found),
         cmocka_unit_test(json_not_finite_is_null),
         cmocka_unit_test(json_damaged_file_says_where),
+        cmocka_unit_test(memory_is_the_least_of_machine_and_groups),
     };
     return cmocka_run_group_tests(tests, folder_make, folder_remove);
 }
