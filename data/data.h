@@ -283,6 +283,15 @@ RV_CHECKED rv_status rv_run_metric(rv_run *run, const char *json);
 RV_CHECKED rv_status rv_run_status(rv_run *run, const char *status);
 void rv_run_destroy(rv_run *run);
 
+/* Scalars for TensorBoard, beside metrics.jsonl: one file a start, named after its first step. */
+typedef struct rv_events rv_events;
+RV_CHECKED rv_status rv_events_create(const char *folder, int64_t step, double wall_time,
+                                      rv_events **out);
+RV_CHECKED rv_status rv_events_scalars(rv_events *events, int64_t step, double wall_time,
+                                       const char *const *tags, const double *values, int count);
+void rv_events_destroy(rv_events *events);
+uint32_t rv_crc32c(const void *bytes, size_t size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -18,6 +18,12 @@ double rv_host_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+double rv_host_date(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 /* ---- threads ---------------------------------------------------------------------------- */
 
 /* Processors of the affinity mask. The mask's size is not known beforehand: the kernel refuses one

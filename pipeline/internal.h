@@ -15,6 +15,7 @@
 
 /* ---- host.c: the machine we run on ------------------------------------------------------ */
 double rv_host_seconds(void); /* monotonic */
+double rv_host_date(void);    /* since 1970; for people and TensorBoard only */
 /* Threads this process may use: processors of its affinity mask, at most the quota of its control
  * group rounded up; at least 1. */
 int rv_host_threads(void);

@@ -144,6 +144,7 @@ static rv_status epoch_close(rv_training *training) {
     TRY(rv_health_epoch(training->health, &training->trainer->layers, rv_training_epoch(training),
                         at->step, !whole, say_line, training));
     TRY(rv_training_metric(training, true));
+    TRY(rv_training_events(training));
     if (whole) at->metrics = rv_run_metrics(training->run);
     TRY(save(training, keep));
     rv_training_tell(training, true);
@@ -288,6 +289,7 @@ out:
     }
     rv_saver_destroy(training.saver);
     rv_health_destroy(training.health);
+    rv_events_destroy(training.events);
     rv_watch_close(&training.watch);
     if (training.trainer) rv_training_result(&training, result);
     rv_pace_finish(&training.pace);

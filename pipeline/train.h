@@ -23,10 +23,11 @@ typedef struct rv_training {
     rv_score score[RV_SPLITS]; /* of the newest evaluation */
     char *path;                /* of the run folder, when it was given */
     rv_run *run;
-    bool begun_run;  /* run.json is this training's */
-    char *recipe;    /* text that model files carry */
-    char digest[17]; /* of all that resuming depends on */
-    rv_saver *saver; /* NULL: a build without HDF5 */
+    bool begun_run;    /* run.json is this training's */
+    rv_events *events; /* for TensorBoard */
+    char *recipe;      /* text that model files carry */
+    char digest[17];   /* of all that resuming depends on */
+    rv_saver *saver;   /* NULL: a build without HDF5 */
     rv_health *health;
     rv_resume resume; /* while opening */
     bool resumed;     /* goes on from a checkpoint */
@@ -59,6 +60,8 @@ bool rv_training_stale(const rv_training *training);
 void rv_training_tell(const rv_training *training, bool epoch_end);
 /* The epoch's line of metrics.jsonl. evaluated: the scores belong to this epoch. */
 RV_CHECKED rv_status rv_training_metric(rv_training *training, bool evaluated);
+/* The same figures for TensorBoard. */
+RV_CHECKED rv_status rv_training_events(rv_training *training);
 /* From whatever state the training ended in; absent figures are NAN. */
 void rv_training_result(const rv_training *training, rv_train_result *result);
 

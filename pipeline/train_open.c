@@ -137,6 +137,8 @@ static rv_status run_open(rv_training *training, const char *stem) {
     training->begun_run = true;
     TRY(rv_strdup(rv_run_path(training->run), &training->trainer->run));
     if (*rv_run_note(training->run)) rv_training_say(training, "%s", rv_run_note(training->run));
+    TRY(rv_events_create(training->trainer->run, training->progress.step, rv_host_date(),
+                         &training->events));
     /* After config.yaml is written: there the forms stay `auto`, as the user said it. */
     TRY(rv_setup_recipe(setup, &training->recipe));
 out:

@@ -97,6 +97,40 @@ out:
 
 /* Names and rates are borrowed from the trainer, which outlives the training. NAN where the memory
  * of steps was not watched. */
+/* What exists of the epoch's figures, and a rate a layer. */
+rv_status rv_training_events(rv_training *training) {
+    enum { FIGURES = 5 };
+    rv_status status = RV_OK;
+    const rv_layers *layers = &training->trainer->layers;
+    const char *const names[FIGURES] = {"train/loss", "train/accuracy", "validation/accuracy",
+                                        "test/accuracy", "samples_per_s"};
+    const double figures[FIGURES] = {mean_loss(training), mean_accuracy(training),
+                                     rv_score_accuracy(&training->score[RV_SPLIT_VALIDATION]),
+                                     rv_score_accuracy(&training->score[RV_SPLIT_TEST]),
+                                     rv_pace_rate(&training->pace)};
+    const char **tags = NULL;
+    double *values = NULL;
+    char(*rates)[RV_NAME_MAX + 8] = NULL;
+    size_t most = (size_t)(FIGURES + layers->count);
+    int count = 0;
+    TRY(rv_alloc(most, sizeof *tags, "figures", &tags));
+    TRY(rv_alloc(most, sizeof *values, "figures", &values));
+    TRY(rv_alloc(most, sizeof *rates, "figures", &rates));
+    for (int i = 0; i < FIGURES; i++)
+        if (isfinite(figures[i])) tags[count] = names[i], values[count++] = figures[i];
+    for (int i = 0; i < layers->count; i++) {
+        snprintf(rates[i], sizeof rates[i], "rate/%s", layers->name[i]);
+        tags[count] = rates[i], values[count++] = layers->rate[i];
+    }
+    TRY(rv_events_scalars(training->events, training->progress.step, rv_host_date(), tags, values,
+                          count));
+out:
+    rv_free(rates);
+    rv_free(values);
+    rv_free(tags);
+    return status;
+}
+
 void rv_training_result(const rv_training *training, rv_train_result *result) {
     const rv_trainer *trainer = training->trainer;
     const rv_progress *at = &training->progress;
