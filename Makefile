@@ -12,6 +12,7 @@ FAULTS ?=
 CUDA ?= 0
 HDF5 ?= auto
 DNNL ?= auto
+CAIRO ?= auto
 CC := $(if $(filter default undefined,$(origin CC)),gcc,$(CC))
 AR := $(if $(filter default undefined,$(origin AR)),ar,$(AR))
 PKG_CONFIG ?= pkg-config
@@ -59,11 +60,15 @@ DNNL_VERSION := $(shell printf '$(HASH)include <dnnl_version.h>\nRV DNNL_VERSION
     | $(CC) $(CPPFLAGS) -E -P - 2>/dev/null | sed -n 's, ,,g; s,^RV\([0-9]\),\1,p')
 override DNNL := $(if $(filter 0,$(DNNL)),0,$(if $(filter 2.%,$(DNNL_VERSION)),1,$(if $(filter 1,$(DNNL)),$(error \
     DNNL=1, but oneDNN 2 was not found (version here: $(or $(DNNL_VERSION),none)); on Debian: apt install libdnnl-dev),0)))
+override CAIRO := $(if $(filter 0,$(CAIRO)),0,$(if $(call version,cairo),1,$(if $(filter 1,$(CAIRO)),$(error \
+    CAIRO=1, but cairo was not found; on Debian or Ubuntu: apt install libcairo2-dev),0)))
+CAIRO_CFLAGS := $(if $(filter 1,$(CAIRO)),-DRV_CAIRO $(shell $(PKG_CONFIG) --cflags cairo))
 MACHINE := $(shell $(CC) -dumpmachine)
 COMPILER := $(shell $(CC) --version | head -n 1)
 HARD_PKGS := yaml-0.1 jansson zlib $(if $(filter 1,$(HDF5)),$(HDF5_PKG))
 PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(HARD_PKGS))
-PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(HARD_PKGS)) $(if $(filter 1,$(DNNL)),-ldnnl -lgomp)
+PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(HARD_PKGS)) $(if $(filter 1,$(DNNL)),-ldnnl -lgomp) \
+    $(if $(filter 1,$(CAIRO)),$(shell $(PKG_CONFIG) --libs cairo))
 else
 HDF5_PKG :=
 DNNL_VERSION :=
@@ -71,6 +76,7 @@ MACHINE :=
 COMPILER :=
 PKG_CFLAGS :=
 PKG_LIBS :=
+CAIRO_CFLAGS :=
 endif
 
 # ---- flags: every set of options has its own tree --------------------------------------------------
@@ -112,6 +118,7 @@ summary:
 	@echo "compiler  $(COMPILER), $(MACHINE), levels: $(LEVELS)"
 	@echo "HDF5      $(if $(filter 1,$(HDF5)),$(call version,$(HDF5_PKG)) ($(HDF5_PKG)),off: no model files)"
 	@echo "oneDNN    $(if $(filter 1,$(DNNL)),$(DNNL_VERSION),off: own dense products, slower)"
+	@echo "cairo     $(if $(filter 1,$(CAIRO)),$(call version,cairo),off: no pictures)"
 	@echo "tree      $(OUT)"
 
 build/ranvier: $(OUT)/ranvier FORCE
@@ -143,6 +150,9 @@ $(OUT)/tests/golden%.o: tests/golden%.c $(OUT)/flags
 $(OUT)/%.o: %.c $(OUT)/flags
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -c -o $@ $<
+
+# Only this file knows cairo; a tree is not built anew for it.
+$(OUT)/pipeline/plot_draw.o: CPPFLAGS += $(CAIRO_CFLAGS)
 
 $(OUT)/tests/golden: $(GOLDEN_OBJ) $(LIB)
 	$(QUIET)$(CC) $(ALL_LDFLAGS) -o $@ $(GOLDEN_OBJ) $(LIB) $(ALL_LDLIBS)
@@ -200,6 +210,7 @@ make clean            remove build/
 
 SAN=address|thread|undefined   sanitizer build         HDF5=0   without HDF5 (no model files)
 FAULTS=1   failing allocations and writes for tests    DNNL=0   without oneDNN (slower)
+CAIRO=0   without cairo (no pictures)
 CC=clang   another compiler      V=1   show commands   CUDA=0   reserved: no GPU code yet
 endef
 help:

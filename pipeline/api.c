@@ -155,6 +155,19 @@ rv_code rv_verify(const rv_plan_options *options, char **json) {
     return with_plan(options, json, rv_verify_run);
 }
 
+rv_code rv_plot(const rv_plot_options *options) {
+    rv_status status = RV_OK;
+    rv_plot_options ours;
+    unsigned mode = rv_flush_set();
+    TRY(take(&ours, sizeof ours, options, "options"));
+    TRY(need(ours.run, "options.run"));
+    TRY(need(ours.out, "options.out"));
+    TRY(rv_plot_run(&ours));
+out:
+    rv_flush_restore(mode);
+    return status;
+}
+
 rv_code rv_diff(const char *a, const char *b, const char *layer, char **json) {
     rv_status status = RV_OK;
     TRY(need(json, "json"));

@@ -18,7 +18,7 @@ enum { RV_TEXT_COLUMNS = 100, RV_OPERANDS_MOST = 1 << 20 };
 typedef struct rv_arguments {
     bool help, json, quiet, verbose;
     int threads; /* 0: not given */
-    const char *out, *isa, *data, *split, *predictions, *resume, *init, *layer;
+    const char *out, *isa, *data, *split, *predictions, *resume, *init, *layer, *sample;
     const char *schedule_file, *profile, *dump, *svg;
     int devices, steps; /* 0: not given */
     double max_seconds; /* 0: not given */
@@ -49,6 +49,7 @@ rv_code rv_cmd_verify(const rv_arguments *arguments);
 rv_code rv_cmd_info(const rv_arguments *arguments);
 rv_code rv_cmd_check(const rv_arguments *arguments);
 rv_code rv_cmd_diff(const rv_arguments *arguments);
+rv_code rv_cmd_plot(const rv_arguments *arguments);
 rv_code rv_cmd_status(const rv_arguments *arguments);
 rv_code rv_cmd_list(const rv_arguments *arguments);
 

@@ -64,7 +64,7 @@ static rv_status tally_sample(void *self, uint64_t sample, int32_t label, int32_
 /* ---- what to evaluate ------------------------------------------------------------------- */
 
 /* NULL: test, the share nothing was chosen on. */
-static rv_status split_parse(const char *name, rv_split *out) {
+rv_status rv_split_parse(const char *name, rv_split *out) {
     const char *names[RV_SPLITS];
     *out = RV_SPLIT_TEST;
     if (!name) return RV_OK;
@@ -80,7 +80,7 @@ static rv_status split_parse(const char *name, rv_split *out) {
 }
 
 /* The model file itself; of a run folder best.h5, else last.h5. */
-static rv_status model_find(const char *path, char **out) {
+rv_status rv_model_find(const char *path, char **out) {
     static const char *const names[] = {"best.h5", "last.h5"};
     rv_status status = RV_OK;
     struct stat info;
@@ -188,10 +188,10 @@ rv_status rv_evaluate_run(const rv_eval_options *options, rv_eval **out, rv_eval
     rv_eval *eval = NULL;
     rv_split split;
 
-    TRY(split_parse(options->split, &split));
+    TRY(rv_split_parse(options->split, &split));
     if (options->predictions) TRY(check_writable(options->predictions));
     TRY(rv_alloc(1, sizeof *eval, "the evaluation", &eval));
-    TRY(model_find(options->model, &eval->model));
+    TRY(rv_model_find(options->model, &eval->model));
     TRY(rv_model_open(eval->model, &model));
     TRY(recipes_load(options, model, eval->model, &setup.config, &data));
     TRY(rv_share_open(&share, data ? data : setup.config, split, false));

@@ -163,6 +163,10 @@ RV_CHECKED rv_status rv_plan_run(const rv_plan_options *options, char **json);
 RV_CHECKED rv_status rv_verify_run(const rv_plan_options *options, char **json);
 RV_CHECKED rv_status rv_list_json(const char *kind, char **json);
 RV_CHECKED rv_status rv_info_json(const char *path, char **json);
+RV_CHECKED rv_status rv_plot_run(const rv_plot_options *options);
+/* NULL: test. RV_USAGE. Of a run folder best.h5, else last.h5; *out: rv_free. (evaluate.c) */
+RV_CHECKED rv_status rv_split_parse(const char *name, rv_split *out);
+RV_CHECKED rv_status rv_model_find(const char *path, char **out);
 RV_CHECKED rv_status rv_diff_json(const char *a, const char *b, const char *layer, char **json);
 RV_CHECKED rv_status rv_runs_json(const char *const *paths, int count, char **json);
 RV_CHECKED rv_status rv_check_json(const char *path, const char *const *sets, int set_count,

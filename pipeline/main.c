@@ -29,6 +29,8 @@ static const rv_command commands[] = {
      COMMON "set", 1, 1, false, rv_cmd_check},
     {"diff", "A B", "compare two models or runs to the bit: exit 0 same, 1 different",
      COMMON "layer", 2, 2, false, rv_cmd_diff},
+    {"plot", "RUN", "draw a run's curves, or one sample in one layer, as SVG or PNG",
+     COMMON "out sample layer split", 1, 1, false, rv_cmd_plot},
     {"status", "RUN...", "a table of runs, with mean and spread", COMMON, 1, RV_OPERANDS_MOST,
      false, rv_cmd_status},
     {"list", "KIND",

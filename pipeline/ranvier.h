@@ -174,6 +174,15 @@ rv_code rv_verify(const rv_plan_options *options, char **json);
 rv_code rv_diff(const char *a, const char *b, const char *layer, char **json);
 /* What became of runs: {"runs": [{"run", "status", ...}], "mean", "spread"}. */
 rv_code rv_runs(const char *const *paths, int count, char **json);
+typedef struct rv_plot_options {
+    size_t struct_size;
+    const char *run;   /* run folder (with sample >= 0 also a model file); required */
+    const char *out;   /* FILE.svg or FILE.png; required */
+    int64_t sample;    /* of `split`, through the best model; < 0: the curves of the run */
+    const char *layer; /* of the sample; NULL: the first that spikes */
+    const char *split; /* NULL: test */
+} rv_plot_options;
+rv_code rv_plot(const rv_plot_options *options);
 void rv_text_free(void *text); /* NULL allowed */
 
 #ifdef __cplusplus
