@@ -145,6 +145,7 @@ static rv_status membranes_gather(const activity *from, rv_panel *panel) {
                 spikes += from->spike[t * from->units + u];
             if (!taken[u] && spikes > most) best = u, most = spikes;
         }
+        if (best < 0) break; /* more units than are looked at */
         taken[best] = true;
         snprintf(name, sizeof name, "unit %d", best);
         TRY(rv_panel_add(panel, name, from->steps, &series));
