@@ -172,6 +172,41 @@ static void no_gradient_and_no_epsilon_do_not_move(void **state) {
     rv_device_close(&device);
 }
 
+/* Whatever the rule, the place and the thread: a bad gradient, and a bad weight. */
+static void updates_tell_of_what_is_not_finite(void **state) {
+    (void)state;
+    static const float bad_values[] = {NAN, INFINITY, -INFINITY, 1e38f};
+    static const size_t places[] = {0, 15, 16, N / 2, N - 1};
+    test_device which;
+    float *block = test_floats(4 * N), *grad = test_floats(N);
+    bool bad = true;
+    for (int d = 0; test_device_at(d, &which); d++) {
+        rv_device device = test_device_open(which);
+        for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+            rv_optim_update u = cases[k];
+            u.n = N, u.weight = block, u.grad = grad, u.bad = &bad;
+            for (int i = 0; i < 3; i++)
+                u.slot[i] = block + (i + 1) * N;
+            for (size_t v = 0; v < 4 * sizeof places / sizeof *places; v++) {
+                size_t at = places[v / 4];
+                for (int weight = 0; weight < 2; weight++) {
+                    memset(block, 0, 4 * N * sizeof(float));
+                    memset(grad, 0, N * sizeof(float));
+                    bad = false;
+                    CHECK(device.ops->optim_update(device.ctx, NULL, &u));
+                    assert_false(bad);
+                    (weight ? block : grad)[at] = bad_values[v % 4];
+                    CHECK(device.ops->optim_update(device.ctx, NULL, &u));
+                    assert_true(bad);
+                }
+            }
+        }
+        rv_device_close(&device);
+    }
+    rv_free(grad);
+    rv_free(block);
+}
+
 static void norm_adds_blocks_of_256_in_order(void **state) {
     (void)state;
     uint32_t random = 4;
@@ -253,6 +288,7 @@ int main(void) {
         cmocka_unit_test(optimizers_give_the_same_bits_for_every_thread_count),
         cmocka_unit_test(limits_are_applied_after_the_update),
         cmocka_unit_test(no_gradient_and_no_epsilon_do_not_move),
+        cmocka_unit_test(updates_tell_of_what_is_not_finite),
         cmocka_unit_test(norm_adds_blocks_of_256_in_order),
         cmocka_unit_test(rate_encoder_is_a_function_of_sample_and_step),
         cmocka_unit_test(counts_are_added_per_sample),

@@ -123,7 +123,8 @@ static void signals_save_and_the_next_start_goes_on(void **state) {
         start((const char *const[]){"train", "resume.yaml", "-q", "-o", "signal", "--resume",
                                     "auto", "--set", "train.epochs=300", NULL});
     int stops = 0, code = 0;
-    for (int i = 0; i < 40; i++) { /* the same line starts, and goes on after every stop */
+    int most = scaled(FULL_SIGNALS, 8);
+    for (int i = 0; i < most; i++) { /* the same line starts, and goes on after every stop */
         wait_locked("signal", child);
         nanosleep(&moment, NULL);
         (void)kill(child, signals[i % 3]); /* it may have ended */
@@ -356,6 +357,59 @@ static void killed_runs_go_on_to_the_same_bits(void **state) {
     print_message("           %d kills, %d runs came to their end meanwhile\n", kills, finished);
 }
 
+/* ---- same bits -------------------------------------------------------------------------- */
+
+/* Stages are no other run: stopped with some, continued with others. */
+static void resume_with_other_stages_has_the_same_bits(void **state) {
+    (void)state;
+    static const char *const stages[][2] = {{"1", "2"}, {"2", "1"}, {"2", "2"}};
+    if (!rv_h5_available()) skip();
+    recipe_put("resume.yaml", "{kind: adam, lr: 0.02}", "{kind: cosine, total_steps: 24}");
+    assert_int_equal(RUN("train", "resume.yaml", "-q", "-o", "stage_whole"), 0);
+    for (int i = 0; i < 3; i++) {
+        char run[16];
+        snprintf(run, sizeof run, "stage%d", i);
+        assert_int_equal(RUN("train", "resume.yaml", "-q", "-o", run, "--stages", stages[i][0],
+                             "--set", "train.max_steps=9"),
+                         0);
+        assert_int_equal(
+            RUN("train", "resume.yaml", "-q", "--resume", run, "--stages", stages[i][1]), 0);
+        expect_same("stage_whole", run);
+    }
+}
+
+/* Threads, a busy machine, a comma for a point, another saving rhythm: none of them is a reason for
+ * other bits. */
+static void training_has_the_same_bits_whatever_surrounds_it(void **state) {
+    (void)state;
+    static const char *const threads[] = {"1", "2", "3", "4"};
+    pid_t busy[4];
+    if (!rv_h5_available()) skip();
+    assert_int_equal(RUN("train", "recipe.yaml", "-q", "-o", "same", "--threads", "1"), 0);
+    for (int i = 0; i < 4; i++) {
+        busy[i] = fork();
+        assert_true(busy[i] >= 0);
+        if (busy[i] == 0)
+            for (volatile unsigned turn = 0;; turn++)
+                ;
+    }
+    assert_int_equal(setenv("LC_ALL", "de_DE.UTF-8", 1), 0); /* where it is not known: C */
+    int repeats = scaled(FULL_REPEATS, 2);
+    for (int i = 0; i < 4 * repeats; i++) {
+        char run[16];
+        snprintf(run, sizeof run, "same%d", i);
+        assert_int_equal(RUN("train", "recipe.yaml", "-q", "-o", run, "--threads", threads[i % 4],
+                             "--set", i % 2 ? "checkpoint.every=1" : "checkpoint.every=1epoch"),
+                         0);
+        expect_same("same", run);
+    }
+    assert_int_equal(unsetenv("LC_ALL"), 0);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(kill(busy[i], SIGKILL), 0);
+        assert_int_equal(waitpid(busy[i], NULL, 0), busy[i]);
+    }
+}
+
 /* ---- fine-tuning ------------------------------------------------------------------------ */
 
 static void init_takes_what_fits_and_names_the_rest(void **state) {
@@ -432,6 +486,8 @@ int main(void) {
         cmocka_unit_test(run_in_use_is_73_at_once),
         cmocka_unit_test(damaged_last_falls_back_to_previous),
         cmocka_unit_test(killed_runs_go_on_to_the_same_bits),
+        cmocka_unit_test(resume_with_other_stages_has_the_same_bits),
+        cmocka_unit_test(training_has_the_same_bits_whatever_surrounds_it),
         cmocka_unit_test(init_takes_what_fits_and_names_the_rest),
         cmocka_unit_test(status_gives_mean_and_spread),
     };
