@@ -221,8 +221,8 @@ out:
     rv_free(seen.h);
     rv_free(block);
     rv_model_close(model);
+    rv_share_close(&share); /* before the recipe it was opened by */
     rv_setup_finish(&setup);
-    rv_share_close(&share);
     return status;
 }
 
