@@ -57,6 +57,9 @@ static inline void pipe_recurrent(small *s) {
     options->learn = (char *)(uintptr_t) "beta threshold";
     rv_choice *rate = &s->layers[1].regularizer;
     *rate = small_choice(s, rv_regularizer_table(), "rate");
+    for (const rv_spec *spec = rate->row->specs; spec->name; spec++)
+        if (strcmp(spec->name, "upper") == 0)
+            *(double *)(void *)((char *)rate->options + spec->offset) = 0.1; /* they fire more */
     small_linear(s, "fc2", PIPE_HIDDEN, true);
     pipe_neuron(s, "n2", 0.2);
     s->layers[3].regularizer = *rate;
@@ -123,6 +126,20 @@ static inline void pipe_planes(small *s) {
     pipe_end(s);
 }
 
+/* The last layer is a view: the loss reads through it what another stage has made. */
+static inline void pipe_view(small *s) {
+    s->net_desc.input = (rv_shape){3, {2, 5, 5}};
+    rv_layer_desc *conv = pipe_layer(s, "conv1", "conv2d");
+    *(rv_conv_options *)conv->options =
+        (rv_conv_options){3, {3, 3}, {1, 1}, {0, 0}, {1, 1}, 1, true};
+    pipe_neuron(s, "n1", 0.3);
+    conv = pipe_layer(s, "conv2", "conv2d");
+    *(rv_conv_options *)conv->options =
+        (rv_conv_options){PIPE_OUT, {3, 3}, {1, 1}, {0, 0}, {1, 1}, 1, true};
+    pipe_neuron(s, "n2", 0.2);
+    pipe_layer(s, "flat", "flatten");
+}
+
 static const pipe_net pipe_nets[] = {
     {"chain", "rate", 0, pipe_chain},
     {"chain", "constant", 0, pipe_chain},
@@ -131,6 +148,7 @@ static const pipe_net pipe_nets[] = {
     {"held", "constant", 0, pipe_held},
     {"planes", "rate", 0, pipe_planes},
     {"planes", "constant", PIPE_STEPS, pipe_planes},
+    {"view", "rate", 0, pipe_view},
 };
 enum { PIPE_NETS = sizeof pipe_nets / sizeof *pipe_nets };
 
