@@ -39,7 +39,8 @@ static rv_status inject(void *self, const rv_pass *pass) {
     if (l->gradient != SIZE_MAX && pass->chunk == 0)
         ((float *)(uintptr_t)rv_engine_gradient(l->setup.engine))[l->gradient] = l->value;
     rv_status status = rv_health_training(l->health)->forward((void *)l->health, pass);
-    if (status == RV_OK && l->membrane && pass->t1 == l->time) {
+    bool here = l->layer >= pass->first && l->layer < pass->last;
+    if (status == RV_OK && l->membrane && here && pass->t1 == l->time) {
         const rv_layer *layer = &l->setup.net->layers[l->layer];
         size_t ld = (size_t)rv_round_up(rv_shape_units(layer->shape), RV_LANES);
         float *v = rv_state_slot(pass->state, layer, RV_SLOT_STATE);
@@ -48,11 +49,11 @@ static rv_status inject(void *self, const rv_pass *pass) {
     return status;
 }
 
-static void lab_open(lab *l, const char *run, const char *policy) {
-    const char *sets[] = {"pipeline.chunks=6", policy};
+static void lab_open_with(lab *l, const char *run, const char *policy, const char *stages) {
+    const char *sets[] = {"pipeline.chunks=6", policy, stages};
     char path[TINY_PATH];
     *l = (lab){.gradient = SIZE_MAX};
-    assert_int_equal(rv_config_load(in_folder("recipe.yaml"), sets, 2, &l->setup.config), RV_OK);
+    assert_int_equal(rv_config_load(in_folder("recipe.yaml"), sets, 3, &l->setup.config), RV_OK);
     assert_int_equal(rv_share_open(&l->share, l->setup.config, RV_SPLIT_TRAIN, true), RV_OK);
     assert_int_equal(rv_setup_device(&l->setup, "baseline", 1), RV_OK);
     assert_int_equal(rv_setup_net(&l->setup, &l->share.source), RV_OK);
@@ -66,6 +67,10 @@ static void lab_open(lab *l, const char *run, const char *policy) {
     assert_int_equal(rv_loader_next(l->share.loader, &l->batch), RV_OK);
     assert_int_equal(rv_alloc(l->setup.net->n_all, sizeof(float), "w", &l->weights), RV_OK);
     memcpy(l->weights, rv_engine_block(l->setup.engine), l->setup.net->n_all * sizeof(float));
+}
+
+static void lab_open(lab *l, const char *run, const char *policy) {
+    lab_open_with(l, run, policy, "pipeline.stages=1");
 }
 
 static void lab_close(lab *l) {
@@ -229,6 +234,51 @@ static void skip_step_leaves_weights_as_they_were(void **state) {
     lab_close(&l);
 }
 
+/* Every stage looks at its own layers; a pipeline is over after an error, but not after a skip. */
+static void values_in_any_stage_are_found(void **state) {
+    (void)state;
+    bool skipped = false;
+    lab l;
+    for (int k = 0; k < 3; k++) {
+        char run[16];
+        snprintf(run, sizeof run, "stages%d", k);
+        lab_open_with(&l, run, "health.policy=abort", "pipeline.stages=2");
+        assert_int_equal(lab_step(&l, &skipped), RV_OK);
+        l.value = NAN;
+        if (k < 2) {
+            l.membrane = true, l.layer = k ? 3 : 1, l.time = 3, l.row = 5, l.unit = 2;
+        } else {
+            rv_engine_pull(l.setup.engine);
+            const rv_tensor *out = rv_net_tensor_find(l.setup.net, "out.weight");
+            rv_engine_block(l.setup.engine)[out->offset + 1] = NAN;
+            assert_int_equal(rv_engine_push(l.setup.engine), RV_OK);
+        }
+        assert_int_equal(lab_step(&l, &skipped), RV_INTERNAL);
+        static const char *const texts[] = {"layer hidden_lif, time step 3",
+                                            "layer out_lif, time step 3",
+                                            "a weight is not finite: out.weight["};
+        if (!strstr(rv_error_get()->message, texts[k]))
+            fail_msg("no \"%s\" in %s", texts[k], rv_error_get()->message);
+        lab_close(&l);
+    }
+    lab_open_with(&l, "stages_skip", "health.policy=skip_step", "pipeline.stages=2");
+    assert_int_equal(lab_step(&l, &skipped), RV_OK);
+    rv_engine_pull(l.setup.engine);
+    memcpy(l.weights, rv_engine_block(l.setup.engine), l.setup.net->n_all * sizeof(float));
+    l.value = INFINITY, l.membrane = true, l.layer = 3, l.time = 2, l.row = 1, l.unit = 1;
+    for (int k = 0; k < 3; k++) {
+        assert_int_equal(lab_step(&l, &skipped), RV_OK);
+        assert_true(skipped);
+        rv_engine_pull(l.setup.engine);
+        assert_memory_equal(l.weights, rv_engine_block(l.setup.engine),
+                            l.setup.net->n_all * sizeof(float));
+    }
+    l.membrane = false;
+    assert_int_equal(lab_step(&l, &skipped), RV_OK);
+    assert_false(skipped);
+    lab_close(&l);
+}
+
 static void finite_sees_every_place(void **state) {
     (void)state;
     float x[200];
@@ -326,6 +376,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finite_sees_every_place),
         cmocka_unit_test(values_put_anywhere_are_found_and_named),
+        cmocka_unit_test(values_in_any_stage_are_found),
         cmocka_unit_test(skip_step_leaves_weights_as_they_were),
         cmocka_unit_test(each_sick_net_has_its_own_warning),
         cmocka_unit_test(explosion_ends_with_70_and_keeps_the_checkpoint),

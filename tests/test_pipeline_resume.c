@@ -168,6 +168,27 @@ static void grace_shorter_than_a_save_is_refused(void **state) {
     ERROR(64, "seconds", "train", "recipe.yaml", "--grace", "-1");
 }
 
+/* A step that outlasts the grace: the program ends all the same, on what was saved before. */
+static void step_longer_than_the_grace_leaves_the_last_checkpoint(void **state) {
+    (void)state;
+    struct timespec a, b;
+    if (!rv_h5_available()) skip();
+    pid_t child =
+        start((const char *const[]){"train", "recipe.yaml", "-q", "-o", "slow", "--grace", "1",
+                                    "--threads", "1", "--set", "encode.steps=30000", "--set",
+                                    "network.hidden.units=200", "--set", "train.batch=96", NULL});
+    wait_for("slow/last.h5", child);
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    assert_int_equal(kill(child, SIGTERM), 0);
+    assert_int_equal(end(child), 75);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    assert_true(difftime(b.tv_sec, a.tv_sec) <= 3);
+    assert_contains(err_text, "no time to save");
+    assert_int_equal(RUN("check", "slow/last.h5"), 0);
+    assert_int_equal(RUN("status", "slow"), 0);
+    assert_contains(out_text, "dead");
+}
+
 /* ---- which run -------------------------------------------------------------------------- */
 
 static void resume_auto_starts_continues_and_is_content(void **state) {
@@ -480,6 +501,7 @@ int main(void) {
         cmocka_unit_test(signals_save_and_the_next_start_goes_on),
         cmocka_unit_test(max_time_saves_in_time),
         cmocka_unit_test(grace_shorter_than_a_save_is_refused),
+        cmocka_unit_test(step_longer_than_the_grace_leaves_the_last_checkpoint),
         cmocka_unit_test(resume_auto_starts_continues_and_is_content),
         cmocka_unit_test(resume_with_another_recipe_names_the_first_difference),
         cmocka_unit_test(resume_on_another_instruction_set_warns),
