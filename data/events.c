@@ -49,21 +49,25 @@ static void put_bytes(message *to, const void *bytes, size_t size) {
     to->size += size;
 }
 
+/* Little-endian, whatever this machine is. */
 static void put_little(message *to, uint64_t value, int size) {
     for (int i = 0; i < size; i++)
         to->bytes[to->size++] = (unsigned char)(value >> 8 * i);
 }
 
+/* Seven bits a byte, least first; the high bit says that more follow. */
 static void put_varint(message *to, uint64_t value) {
     for (; value > 127; value >>= 7)
         to->bytes[to->size++] = (unsigned char)(value | 128);
     to->bytes[to->size++] = (unsigned char)value;
 }
 
+/* Every field begins with its number and the way its value is written. */
 static void put_key(message *to, int field, int type) {
     put_varint(to, (uint64_t)(field << 3 | type));
 }
 
+/* Texts and messages alike: their length, then their bytes. */
 static void put_text(message *to, int field, const void *bytes, size_t size) {
     put_key(to, field, BYTES);
     put_varint(to, size);

@@ -52,6 +52,7 @@ static int64_t ticks_of(int64_t pid) {
     return at ? strtoll(at, NULL, 10) : 0;
 }
 
+/* Parts the system does not tell stay empty or 0 and are compared as such. */
 static void owner_self(rv_owner *owner) {
     time_t now = time(NULL);
     struct tm utc;
@@ -136,6 +137,7 @@ static bool unsupported(int error) {
     return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
 }
 
+/* Never waits; tests make it fail as file systems without locks do. */
 static int lock_file(int fd, int how) {
     if (rv_fault(RV_FAULT_LOCK)) {
         errno = ENOLCK;
@@ -216,6 +218,8 @@ static rv_status owner_replace(const rv_lock *lock, int folder, const rv_owner *
     return status;
 }
 
+/* Creation decides. Only a live owner on this machine is known for certain to be one, and only a
+ * dead one may be replaced; of other machines the user has to know. */
 static rv_status lock_exclusive(rv_lock *lock, int folder) {
     rv_status status = RV_OK;
     rv_owner owner;

@@ -131,6 +131,7 @@ const char *rv_model_resume_digest(const rv_model *model) {
     return meta_text(model, "resume_digest");
 }
 
+/* Every checkpoint has the horizon, and nothing else has. */
 bool rv_model_checkpoint(const rv_model *model, int64_t *total_steps) {
     const rv_h5_item *item = rv_h5_find(&model->list, "/progress", "total_steps", RV_H5_INTEGER);
     if (item && item->count == 1) memcpy(total_steps, item->data, sizeof *total_steps);
@@ -219,6 +220,7 @@ out:
     return status;
 }
 
+/* Of another network or version: warnings begin anew, which is no reason to refuse a file. */
 void rv_model_health(const rv_model *model, float *health, int count) {
     const rv_h5_item *item = rv_h5_find(&model->list, "/progress/health", NULL, RV_H5_FLOAT);
     if (item && item->count == (size_t)count) memcpy(health, item->data, rv_h5_size(item));

@@ -28,6 +28,7 @@ static bool counts(const rv_h5_item *item, const char *layer, bool state) {
     return strncmp(item->path, "/optimizer/", 11) == 0;
 }
 
+/* As a number for people and as bits for those who must know. */
 static void value_of(const rv_h5_item *item, size_t at, double *value, uint64_t *bits) {
     float single;
     int64_t whole;
@@ -48,6 +49,7 @@ static void value_of(const rv_h5_item *item, size_t at, double *value, uint64_t 
     }
 }
 
+/* Bits, not numbers: 0 and -0 differ, and a NAN is equal to itself. */
 static bool item_differs(const rv_h5_item *a, const rv_h5_item *b, rv_model_difference *out) {
     size_t size = a->type == RV_H5_FLOAT ? sizeof(float) : sizeof(double), at = 0;
     out->wide = a->type != RV_H5_FLOAT;
@@ -68,6 +70,7 @@ static bool item_differs(const rv_h5_item *a, const rv_h5_item *b, rv_model_diff
     return true;
 }
 
+/* In the order of the file, which is that of names: layers come first. */
 bool rv_model_differs(const rv_model *a, const rv_model *b, const char *layer,
                       rv_model_difference *out, int *compared) {
     int64_t horizon;

@@ -166,6 +166,7 @@ const rv_model_field rv_plateau_fields[] = {
     {NULL, 0, false},
 };
 
+/* By name and not by place, so that fields may be added. */
 static rv_status put_fields(rv_h5_list *list, const rv_model_field *field, const void *from) {
     rv_status status = RV_OK;
     for (; field->name; field++) {
@@ -300,6 +301,7 @@ struct rv_snapshot {
     char *texts[3];
 };
 
+/* All memory that saving takes on the training thread's behalf is taken here, once. */
 rv_status rv_snapshot_create(const rv_model_save *model, rv_snapshot **out) {
     rv_status status = RV_OK;
     rv_snapshot *s = NULL;

@@ -214,6 +214,7 @@ out:
     return status;
 }
 
+/* Two starts that name the same folder get past mkdir both: the lock parts them. */
 rv_status rv_run_create(const char *path, const char *stem, const rv_config *config,
                         const rv_run_info *info, rv_run **out) {
     rv_status status = RV_OK;
@@ -279,6 +280,7 @@ out:
     return status;
 }
 
+/* Counted here rather than asked of the file: writes of others are not ours to count on. */
 int64_t rv_run_metrics(const rv_run *run) {
     return run->metrics_size;
 }
@@ -298,6 +300,7 @@ out:
     return status;
 }
 
+/* The lock last: until then the folder is ours. */
 void rv_run_destroy(rv_run *run) {
     if (!run) return;
     if (run->metrics >= 0) (void)close(run->metrics);

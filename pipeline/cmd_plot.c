@@ -16,6 +16,7 @@ static rv_status sample_parse(const char *text, int64_t *sample) {
     return RV_OK;
 }
 
+/* A layer alone means its first sample. */
 rv_code rv_cmd_plot(const rv_arguments *arguments) {
     rv_status status = RV_OK;
     rv_plot_options options = {

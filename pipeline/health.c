@@ -65,6 +65,7 @@ static int units_of(const rv_net *net, int layer) {
     return rv_shape_units(rv_net_layer_shape(net, layer));
 }
 
+/* Layers without spikes have neither fired units nor a threshold. */
 static rv_status layers_create(rv_health *health) {
     rv_status status = RV_OK;
     const rv_net *net = health->net;
@@ -82,6 +83,7 @@ out:
     return status;
 }
 
+/* Only skip_step pays for it. */
 static rv_status backup_create(rv_health *health) {
     rv_status status = RV_OK;
     const rv_optimizer *optimizer = rv_engine_optimizer(health->setup->engine);
@@ -196,6 +198,7 @@ static void search(rv_health *health, const rv_pass *pass, rv_finding *found) {
     }
 }
 
+/* In whichever thread found it; rv_health_after tells it again, with step and dump. */
 static rv_status fail_found(const rv_health *health) {
     char text[400];
     rv_finding_text(&health->found, health->net, text, sizeof text);
@@ -224,6 +227,7 @@ static rv_status look_forward(void *self, const rv_pass *pass) {
     return status;
 }
 
+/* Evaluations have an observer of their own, so it is set before every step. */
 rv_status rv_health_before(rv_health *health) {
     rv_engine *engine = health->setup->engine;
     rv_optimizer *optimizer = rv_engine_optimizer(engine);
@@ -274,6 +278,7 @@ static int compare_floats(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* The upper one of two: a norm must be far above what is usual, not near it. */
 static float median(const float *values, int count) {
     float sorted[RING];
     memcpy(sorted, values, (size_t)count * sizeof *values);
@@ -339,6 +344,8 @@ out:
     return status;
 }
 
+/* What the forward pass met comes first, then what the update met, then the loss: later findings
+ * may be consequences of earlier ones. Data and weights cannot be mended by leaving a step out. */
 rv_status rv_health_after(rv_health *health, rv_status step_status, int64_t step,
                           const rv_step_result *result, bool *skipped) {
     rv_status status = RV_OK;
@@ -366,6 +373,7 @@ out:
 
 /* ---- every epoch ------------------------------------------------------------------------- */
 
+/* A NAN is no largest value; training would have found it. */
 static float largest(rv_values v) {
     const float *row = v.data + (size_t)(v.stride_t ? v.T - 1 : 0) * v.stride_t;
     float most = 0;
@@ -398,6 +406,7 @@ const rv_observer *rv_health_training(const rv_health *health) {
     return &health->training;
 }
 
+/* Evaluations look at all shares together: a unit that fires for any of their samples lives. */
 const rv_observer *rv_health_observer(rv_health *health) {
     for (int l = 0; l < health->net->layer_count; l++) {
         health->range[l] = 0;
@@ -462,6 +471,7 @@ out:
     return status;
 }
 
+/* Behind a dead layer no gradient is expected. */
 static rv_status warn_gradient(const teller *to, bool dead) {
     rv_status status = RV_OK;
     const rv_health *health = to->health;
@@ -478,6 +488,7 @@ out:
     return status;
 }
 
+/* Streaks go on over epochs; what has been told begins anew. */
 rv_status rv_health_epoch(rv_health *health, const rv_layers *layers, int64_t epoch, int64_t step,
                           bool keep, void (*say)(void *user, const char *line), void *user) {
     rv_status status = RV_OK;

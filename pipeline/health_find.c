@@ -132,6 +132,7 @@ out:
     return at >= 0;
 }
 
+/* Whole tensors first, as only few are not sound. */
 bool rv_find_in_block(const rv_net *net, const float *block, bool trained, const float *excuse,
                       rv_finding *found, const char *path) {
     for (int k = 0; k < net->tensor_count; k++) {
@@ -147,10 +148,7 @@ bool rv_find_in_block(const rv_net *net, const float *block, bool trained, const
 /* ---- words ------------------------------------------------------------------------------- */
 static const char *const kind_names[] = {"none", "input", "weight", "membrane", "gradient", "loss"};
 
-const char *rv_finding_kind(const rv_finding *found) {
-    return kind_names[found->kind];
-}
-
+/* JSON has no numbers for these, and people know the names. */
 static const char *value_text(double value, char text[32]) {
     if (isfinite(value))
         snprintf(text, 32, "%.9g", value);
@@ -159,6 +157,7 @@ static const char *value_text(double value, char text[32]) {
     return text;
 }
 
+/* Says where first, so that a cut message still tells. */
 void rv_finding_text(const rv_finding *found, const rv_net *net, char *text, size_t size) {
     const char *layer = found->layer >= 0 ? rv_net_layer_name(net, found->layer) : "the input";
     const char *fault =

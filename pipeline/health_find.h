@@ -32,7 +32,6 @@ bool rv_find_in_block(const rv_net *net, const float *block, bool trained, const
                       rv_finding *found, const char *path);
 RV_CHECKED rv_status rv_dump_values(rv_finding *found, const char *path, rv_values values);
 
-const char *rv_finding_kind(const rv_finding *found);
 void rv_finding_text(const rv_finding *found, const rv_net *net, char *text, size_t size);
 /* An event; NULL: out of memory. */
 json_t *rv_finding_json(const rv_finding *found, const rv_net *net, int64_t step,

@@ -65,6 +65,7 @@ static void panel_name(rv_panel *panel, const char *title, const char *x, const 
     snprintf(panel->y, sizeof panel->y, "%s", y);
 }
 
+/* Layers are those of the first epoch: a run has the same in all. */
 static rv_status curves_gather(const char *run, rv_panel panels[PANELS]) {
     rv_status status = RV_OK;
     json_t *epochs = NULL;
@@ -93,6 +94,7 @@ typedef struct activity {
     bool any_spike; /* the layer gives spikes */
 } activity;
 
+/* Chunk by chunk of the only sample there is, row 0. */
 static rv_status activity_take(void *self, const rv_pass *pass) {
     activity *to = self;
     if (to->layer < pass->first || to->layer >= pass->last) return RV_OK;
@@ -109,6 +111,7 @@ static rv_status activity_take(void *self, const rv_pass *pass) {
     return RV_OK;
 }
 
+/* One series with a point a spike; an empty one where nothing spikes. */
 static rv_status raster_gather(const activity *from, const char *title, rv_panel *panel) {
     rv_status status = RV_OK;
     rv_series *series = NULL;
@@ -226,6 +229,7 @@ out:
     return status;
 }
 
+/* Everything is gathered before the file is touched. */
 rv_status rv_plot_run(const rv_plot_options *options) {
     rv_status status = RV_OK;
     rv_panel panels[PANELS] = {{.count = 0}};

@@ -60,6 +60,7 @@ typedef struct axes {
     double x0, x1, y0, y1;           /* values at its edges */
 } axes;
 
+/* From values to the surface's units; y grows upwards. */
 static double at_x(const axes *a, double x) {
     return a->left + (x - a->x0) / (a->x1 - a->x0) * a->width;
 }
@@ -101,6 +102,7 @@ static void text_at(cairo_t *to, double x, double y, double align, const char *t
     cairo_show_text(to, text);
 }
 
+/* Grid below, then the numbers at its lines, the frame, and what the axes are. */
 static void frame_draw(const axes *a, const rv_panel *panel) {
     cairo_t *to = a->to;
     char text[32];
@@ -132,6 +134,8 @@ static void frame_draw(const axes *a, const rv_panel *panel) {
     text_at(to, a->left, a->top - 10, 0.5, panel->y);
 }
 
+/* A gap where a value is missing: a line across it would be made up. Few points are marked, so that
+ * a single one can be seen. */
 static void series_draw(const axes *a, const rv_panel *panel, int index) {
     const rv_series *series = &panel->series[index];
     const double *colour = colours[index % COLOURS];
@@ -164,6 +168,7 @@ static void series_draw(const axes *a, const rv_panel *panel, int index) {
     text_at(to, a->left + a->width + 26, y, 0, series->name);
 }
 
+/* On white, whatever the viewer's background is. */
 static void panels_draw(cairo_t *to, const rv_panel *panels, int count) {
     cairo_set_source_rgb(to, 1, 1, 1);
     cairo_paint(to);
@@ -189,6 +194,7 @@ typedef struct bytes {
     size_t size, room;
 } bytes;
 
+/* Doubling: cairo hands out a picture in small pieces. */
 static cairo_status_t bytes_add(void *user, const unsigned char *data, unsigned length) {
     bytes *to = user;
     if (to->size + length > to->room) {

@@ -21,6 +21,7 @@ typedef struct standing {
     double rate; /* samples per second */
 } standing;
 
+/* null, absent or a text: no figure. */
 static double number_of(const json_t *line, const char *key) {
     const json_t *value = json_object_get(line, key);
     return json_is_number(value) ? json_number_value(value) : NAN;
@@ -72,6 +73,7 @@ static const char *state_of(const char *folder, const char *recorded, rv_owner *
     return strcmp(recorded, "running") == 0 ? "dead" : recorded;
 }
 
+/* A run that lives also says where. */
 static rv_status run_json(const char *folder, standing *at, json_t **out) {
     rv_status status = RV_OK;
     char path[4096];
@@ -121,6 +123,7 @@ static void summary_add(json_t *root, const standing *runs, int count) {
     json_object_set_new(root, "spread", spread);
 }
 
+/* One run that cannot be read fails all: a mean over the others would be taken for one over all. */
 rv_status rv_runs_json(const char *const *paths, int count, char **json) {
     rv_status status = RV_OK;
     standing *runs = NULL;

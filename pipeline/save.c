@@ -33,6 +33,7 @@ static rv_status room_check(const rv_saver *saver, bool fresh) {
     return rv_commit_room(rv_run_path(saver->run), (fresh ? 3 * state + best : state) + log);
 }
 
+/* The files' names are made here: the run hands out one at a time, and the writer must not ask. */
 rv_status rv_saver_create(const rv_setup *setup, rv_run *run, const char *recipe,
                           const char *digest, rv_health *health, bool fresh, rv_saver **out) {
     rv_status status = RV_OK;
@@ -104,6 +105,7 @@ out:
     return status;
 }
 
+/* The writer's figures may be read only when it is idle. */
 rv_status rv_saver_check(rv_saver *saver, bool *idle) {
     rv_status status = rv_writer_check(saver->writer, idle);
     if (*idle) saver->seconds = fmax(saver->seconds, saver->took);
@@ -120,6 +122,7 @@ double rv_saver_seconds(const rv_saver *saver) {
     return saver->seconds;
 }
 
+/* For one save: then last.h5 is good again. */
 void rv_saver_drop_last(rv_saver *saver) {
     saver->drop_last = true;
 }

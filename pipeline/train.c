@@ -28,6 +28,7 @@ static bool time_is_up(const rv_training *training) {
     return rv_host_seconds() - training->begun + need >= limit;
 }
 
+/* The two ways of being told to leave are one from here on. */
 static bool must_stop(const rv_training *training) {
     return stopped(training) || time_is_up(training);
 }
@@ -49,6 +50,7 @@ static bool save_is_due(const rv_training *training) {
             rv_host_seconds() - training->saved >= config->checkpoint_seconds);
 }
 
+/* Where the next step of ours counts on the file. */
 static rv_status save_wait(rv_training *training) {
     return training->saver ? rv_saver_wait(training->saver) : RV_OK;
 }
@@ -203,6 +205,7 @@ out:
     return status;
 }
 
+/* May be called when nobody watches. */
 static void watch_end(rv_training *training) {
     if (training->watching) rv_watch_end(&training->watch);
     training->watching = false;

@@ -214,6 +214,8 @@ static rv_status early_stop_check(const rv_training *training) {
                       "early stop judges by validation accuracy: set data.validation above 0");
 }
 
+/* The folder is locked first and written to last. Recipe and data are compared with those of the
+ * checkpoint before the network is made: it takes its forms from there. */
 rv_status rv_training_open(rv_training *training) {
     rv_status status = RV_OK;
     const rv_train_options *options = training->options;
