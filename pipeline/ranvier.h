@@ -56,7 +56,7 @@ typedef struct rv_train_options {
     int set_count;
     const char *out;          /* run folder, or NULL: runs/<stem>, then -2, -3 */
     const char *isa;          /* instruction set, or NULL: the best of this processor */
-    int threads;              /* 0: as many processors as this process may use */
+    int threads;              /* of a stage; 0: its share of this process's processors */
     const volatile int *stop; /* not 0: finish the step, save, return 75; may be NULL */
     /* Called after every step (epoch_end false) and every epoch, from the calling thread; may be
      * NULL. */
