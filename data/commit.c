@@ -29,15 +29,24 @@ out:
 }
 
 /* Bytes needed and free tell a full disk from a broken one. */
-static rv_status fail_io(const char *path, const char *folder, const char *what, size_t size) {
+rv_status rv_fail_io(const char *path, const char *what, size_t needed) {
     struct statvfs room;
     int error = errno;
+    char folder[4096] = ".";
+    const char *slash = strrchr(path, '/');
+    if (slash)
+        snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
     if (statvfs(folder, &room) != 0)
         return rv_fail(RV_IO, "%s: cannot %s: %s (%zu bytes needed)", path, what, strerror(error),
-                       size);
+                       needed);
     return rv_fail(RV_IO, "%s: cannot %s: %s (%zu bytes needed, %llu free)", path, what,
-                   strerror(error), size,
+                   strerror(error), needed,
                    (unsigned long long)room.f_bavail * (unsigned long long)room.f_frsize);
+}
+
+rv_status rv_fail_create(const char *path) {
+    if (errno == ENOSPC || errno == EDQUOT) return rv_fail_io(path, "create", 1);
+    return rv_fail(RV_CREATE, "%s: cannot create: %s", path, strerror(errno));
 }
 
 /* Short writes and interrupted calls go on; the largest single write keeps below 2 GiB, where
@@ -60,11 +69,11 @@ static int write_all(int fd, const char *bytes, size_t size) {
 static rv_status folder_sync(const char *path, const char *folder, size_t size) {
     rv_status status = RV_OK;
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return fail_io(path, folder, "open its folder", size);
+    if (fd < 0) return rv_fail_io(path, "open its folder", size);
     /* Some file systems cannot sync a folder and say so with EINVAL; they need no sync. */
     if (CALL(RV_FAULT_FSYNC, -1, fsync(fd)) != 0 && errno != EINVAL)
-        status = fail_io(path, folder, "sync its folder", size);
-    if (close(fd) != 0 && status == RV_OK) status = fail_io(path, folder, "close its folder", size);
+        status = rv_fail_io(path, "sync its folder", size);
+    if (close(fd) != 0 && status == RV_OK) status = rv_fail_io(path, "close its folder", size);
     return status;
 }
 
@@ -80,31 +89,34 @@ rv_status rv_commit(const char *path, const char *previous, const void *bytes, s
     TRY(rv_alloc(length, 1, "a path", &temporary));
     snprintf(temporary, length, "%s.tmp", path);
     fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) FAIL(RV_CREATE, "%s: cannot create: %s", temporary, strerror(errno));
+    if (fd < 0) {
+        status = rv_fail_create(temporary);
+        goto out;
+    }
     made = true;
     if (write_all(fd, bytes, size) != 0) {
-        status = fail_io(path, folder, "write", size);
+        status = rv_fail_io(path, "write", size);
         goto out;
     }
     if (CALL(RV_FAULT_FSYNC, -1, fsync(fd)) != 0) {
-        status = fail_io(path, folder, "sync", size);
+        status = rv_fail_io(path, "sync", size);
         goto out;
     }
     closed = close(fd); /* before the hook: an error must not leave the descriptor open */
     fd = -1;
     if (CALL(RV_FAULT_CLOSE, -1, closed) != 0) {
-        status = fail_io(path, folder, "close", size);
+        status = rv_fail_io(path, "close", size);
         goto out;
     }
     if (previous) {
         moved = CALL(RV_FAULT_RENAME, -1, rename(path, previous)) == 0;
         if (!moved && errno != ENOENT) { /* no old file: nothing to keep */
-            status = fail_io(path, folder, "keep the old file", size);
+            status = rv_fail_io(path, "keep the old file", size);
             goto out;
         }
     }
     if (CALL(RV_FAULT_RENAME, -1, rename(temporary, path)) != 0) {
-        status = fail_io(path, folder, "rename", size);
+        status = rv_fail_io(path, "rename", size);
         /* Put the old file back; should that fail too, it is still there under `previous`. */
         if (moved) (void)!rename(previous, path);
         goto out;

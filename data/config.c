@@ -181,8 +181,7 @@ out:
     return status;
 }
 
-/* `from`: a name or a list of names. That they exist is checked where the network is made. The
- * strings move to the pool, as the source tree goes. */
+/* `from`: a name or a list of names. The strings move to the pool, as the source tree goes. */
 static rv_status from_load(const loading *load, const rv_section *in, rv_layer_desc *layer,
                            rv_node *out) {
     rv_status status = RV_OK;
@@ -269,6 +268,27 @@ out:
     return status;
 }
 
+/* Names that `from` holds are those of layers, or of the input. The network asks that too, but only
+ * here the place of the word is known. */
+static rv_status from_check(const rv_net_desc *net, const rv_node *from) {
+    rv_status status = RV_OK;
+    for (int k = 0; !rv_node_null(from) && k < (from->kind == RV_NODE_LIST ? from->count : 1);
+         k++) {
+        const rv_node *one = from->kind == RV_NODE_LIST ? from->items[k] : from;
+        rv_nearest nearest = {.word = one->text};
+        bool known = strcmp(one->text, "input") == 0;
+        for (int i = 0; i < net->layer_count; i++) {
+            known |= strcmp(one->text, net->layers[i].name) == 0;
+            rv_nearest_offer(&nearest, net->layers[i].name, strlen(net->layers[i].name));
+        }
+        if (!known)
+            FAIL_AT(RV_CONFIG, one->where, "from", rv_nearest_word(&nearest),
+                    "no layer has the name \"%s\"", one->text);
+    }
+out:
+    return status;
+}
+
 /* Layers are found in messages by name, or by number while they have none. */
 static rv_status network_load(const loading *load) {
     rv_status status = RV_OK;
@@ -299,6 +319,8 @@ static rv_status network_load(const loading *load) {
         TRY(layer_load(load, &layer, &net->layers[i], entry));
         net->layer_count++;
     }
+    for (int i = 0; i < in.node->count; i++)
+        TRY(from_check(net, rv_tree_get(in.node->items[i], "from")));
     net->seed = load->config->seed;
 out:
     return status;

@@ -139,6 +139,10 @@ RV_CHECKED rv_status rv_loader_first(rv_loader *loader, int count, const rv_batc
  * RV_CREATE cannot open, RV_IO with path, bytes needed and free. */
 RV_CHECKED rv_status rv_commit(const char *path, const char *previous, const void *bytes,
                                size_t size);
+/* What a failed call (errno) on a file becomes: RV_IO with bytes needed and free; RV_CREATE, but
+ * RV_IO when there was no room even for a name. */
+RV_CHECKED rv_status rv_fail_io(const char *path, const char *what, size_t needed);
+RV_CHECKED rv_status rv_fail_create(const char *path);
 RV_CHECKED rv_status rv_read_file(const char *path, size_t limit, char **out, size_t *size);
 /* Remove what a run that died left of unfinished commits in a folder: every *.tmp. */
 RV_CHECKED rv_status rv_commit_sweep(const char *folder);

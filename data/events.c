@@ -96,7 +96,6 @@ static size_t value_make(const char *tag, float number, unsigned char to[TAG_MOS
 /* ---- files ------------------------------------------------------------------------------- */
 /* One write a record: a reader never sees half of one while the program lives. */
 static rv_status record_write(rv_events *events, const message *event) {
-    rv_status status = RV_OK;
     message record = {.size = 0};
     put_little(&record, event->size, 8);
     put_little(&record, masked(record.bytes, 8), 4);
@@ -107,12 +106,10 @@ static rv_status record_write(rv_events *events, const message *event) {
                             ? (errno = ENOSPC, -1)
                             : write(events->fd, record.bytes + done, record.size - done);
         if (count < 0 && errno != EINTR)
-            FAIL(RV_IO, "%s: cannot write: %s (%zu bytes needed)", events->path, strerror(errno),
-                 record.size - done);
+            return rv_fail_io(events->path, "write", record.size - done);
         if (count > 0) done += (size_t)count;
     }
-out:
-    return status;
+    return RV_OK;
 }
 
 /* The file of an earlier start at the same step is replaced: it holds nothing that lasted. */
@@ -127,7 +124,10 @@ rv_status rv_events_create(const char *folder, int64_t step, double wall_time, r
     TRY(rv_alloc(size, 1, "a path", &events->path));
     snprintf(events->path, size, "%s/events.out.tfevents.%010lld.ranvier", folder, (long long)step);
     events->fd = open(events->path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-    if (events->fd < 0) FAIL(RV_CREATE, "%s: cannot create: %s", events->path, strerror(errno));
+    if (events->fd < 0) {
+        status = rv_fail_create(events->path);
+        goto out;
+    }
     put_double(&first, 1, wall_time);
     put_text(&first, 3, "brain.Event:2", 13);
     TRY(record_write(events, &first));

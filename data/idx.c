@@ -21,14 +21,19 @@ enum {
     SAMPLE_MOST = 1 << 22, /* bytes of one sample */
     STEP = 1 << 20,        /* bytes taken at a time */
     DEFLATE_MOST = 1032,   /* times its size a deflate stream can grow (zlib technical details) */
+    BUFFER = 1 << 17,      /* packed bytes read at a time */
 };
 
 typedef struct stream {
     const char *path;
-    gzFile file;
+    int fd;        /* -1: not open */
     int64_t bytes; /* of the file on disk */
     int64_t offset;
     bool packed;
+    /* of a packed one */
+    z_stream z;
+    unsigned char *buffer;
+    bool between; /* one member has ended and none begun */
 } stream;
 
 typedef struct idx_file { /* samples in slabs of `per_slab`, so that growing copies nothing */
@@ -41,48 +46,89 @@ typedef struct idx_file { /* samples in slabs of `per_slab`, so that growing cop
 } idx_file;
 
 /* ---- reading ----------------------------------------------------------------------------- */
-/* zlib reads plain files too; looking at the first bytes ourselves tells what the file can hold. */
+/* Packed or plain is told by the first two bytes. */
 static rv_status stream_open(stream *in, const char *path) {
     rv_status status = RV_OK;
     struct stat about;
     unsigned char magic[2] = {0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    in->path = path;
-    if (fd < 0) FAIL(RV_INPUT, "%s: cannot open: %s", path, strerror(errno));
-    if (fstat(fd, &about) != 0) FAIL(RV_INPUT, "%s: cannot look at it: %s", path, strerror(errno));
+    *in = (stream){.path = path, .fd = open(path, O_RDONLY | O_CLOEXEC)};
+    if (in->fd < 0) FAIL(RV_INPUT, "%s: cannot open: %s", path, strerror(errno));
+    if (fstat(in->fd, &about) != 0)
+        FAIL(RV_INPUT, "%s: cannot look at it: %s", path, strerror(errno));
     if (!S_ISREG(about.st_mode)) FAIL(RV_INPUT, "%s: not a regular file", path);
     in->bytes = about.st_size;
-    if (pread(fd, magic, 2, 0) < 0) FAIL(RV_IO, "%s: cannot read: %s", path, strerror(errno));
-    in->packed = magic[0] == 0x1F && magic[1] == 0x8B;
-    in->file = gzdopen(fd, "rb");
-    if (!in->file) FAIL(RV_MEMORY, "out of memory while opening %s", path);
-    fd = -1;
-    if (gzbuffer(in->file, 1 << 17) != 0) FAIL(RV_MEMORY, "out of memory while opening %s", path);
+    if (pread(in->fd, magic, 2, 0) < 0) FAIL(RV_IO, "%s: cannot read: %s", path, strerror(errno));
+    if (magic[0] != 0x1F || magic[1] != 0x8B) goto out;
+    TRY(rv_alloc(BUFFER, 1, path, &in->buffer));
+    if (inflateInit2(&in->z, 16 + MAX_WBITS) != Z_OK) /* 16: with gzip's header and checksum */
+        FAIL(RV_MEMORY, "out of memory while opening %s", path);
+    in->packed = true;
 out:
-    if (fd >= 0) close(fd);
     return status;
 }
 
 static void stream_close(stream *in) {
-    /* Only read: what gzclose could report has been reported by the reads. */
-    if (in->file) (void)gzclose(in->file);
-    in->file = NULL;
+    if (in->packed) (void)inflateEnd(&in->z); /* fails only for a stream that is none */
+    rv_free(in->buffer);
+    if (in->fd >= 0) (void)close(in->fd);
+    *in = (stream){.fd = -1};
 }
 
-/* Up to `size` bytes; *got < size at the end of the data. A damaged gzip stream is RV_DATA.
- * gzread hands out what it could unpack before an error; gzerror tells the two apart. */
+/* *got is 0 only at the end of the file. */
+static rv_status file_read(const stream *in, void *bytes, size_t size, unsigned *got) {
+    ssize_t count;
+    do
+        count = read(in->fd, bytes, size);
+    while (count < 0 && errno == EINTR);
+    if (count < 0)
+        return rv_fail(RV_IO, "%s: cannot read after byte %lld of its data: %s", in->path,
+                       (long long)in->offset, strerror(errno));
+    *got = (unsigned)count;
+    return RV_OK;
+}
+
+/* Members may follow each other; anything else after one is not for gzip, and most likely a sign
+ * that the file was put together wrongly. gzread would pass over it in silence. */
+static rv_status packed_read(stream *in, void *bytes, unsigned size, unsigned *got) {
+    rv_status status = RV_OK;
+    z_stream *z = &in->z;
+    z->next_out = bytes;
+    z->avail_out = size;
+    while (z->avail_out > 0) {
+        if (z->avail_in == 0) {
+            TRY(file_read(in, in->buffer, BUFFER, &z->avail_in));
+            z->next_in = in->buffer;
+            if (z->avail_in == 0 && in->between) break;
+        }
+        if (in->between && inflateReset(z) != Z_OK) FAIL(RV_INTERNAL, "inflateReset");
+        int code = inflate(z, Z_NO_FLUSH);
+        int64_t after = in->offset + (size - z->avail_out);
+        if (code == Z_MEM_ERROR) FAIL(RV_MEMORY, "out of memory while reading %s", in->path);
+        if (code != Z_OK && code != Z_STREAM_END)
+            FAIL(RV_DATA, "%s: damaged gzip data after byte %lld: %s", in->path, (long long)after,
+                 in->between         ? "what follows is not gzip"
+                 : z->msg            ? z->msg
+                 : z->avail_in == 0u ? "unexpected end of file"
+                                     : "not gzip");
+        in->between = code == Z_STREAM_END;
+    }
+out:
+    *got = size - z->avail_out;
+    return status;
+}
+
+/* Up to `size` bytes; *got < size at the end of the data. A damaged gzip stream is RV_DATA. */
 static rv_status stream_read(stream *in, void *bytes, unsigned size, unsigned *got) {
     rv_status status = RV_OK;
-    int error = Z_OK, count = gzread(in->file, bytes, size);
-    const char *text = gzerror(in->file, &error);
-    if (count < 0 && error == Z_ERRNO)
-        FAIL(RV_IO, "%s: cannot read at byte %lld: %s", in->path, (long long)in->offset,
-             strerror(errno));
-    if (count < 0 || error == Z_BUF_ERROR || error == Z_DATA_ERROR)
-        FAIL(RV_DATA, "%s: damaged gzip data after byte %lld: %s", in->path,
-             (long long)in->offset + (count > 0 ? count : 0), text);
-    *got = (unsigned)count;
-    in->offset += count;
+    *got = 0;
+    if (in->packed) {
+        TRY(packed_read(in, bytes, size, got));
+    } else {
+        unsigned one = 1;
+        for (; *got < size && one; *got += one)
+            TRY(file_read(in, (char *)bytes + *got, size - *got, &one));
+    }
+    in->offset += *got;
 out:
     return status;
 }
@@ -177,7 +223,7 @@ out:
  * most. */
 static rv_status idx_load(const char *path, idx_file *file) {
     rv_status status = RV_OK;
-    stream in = {0};
+    stream in = {.fd = -1};
     int64_t slabs;
     TRY(stream_open(&in, path));
     TRY(header_read(&in, file));
@@ -344,7 +390,7 @@ out:
 static rv_status digest_file(const idx_options *options, const char *name, uint64_t *hash) {
     rv_status status = RV_OK;
     char *path = NULL, *bytes = NULL;
-    stream in = {0};
+    stream in = {.fd = -1};
     unsigned got = 1;
     uLong crc = crc32(0, NULL, 0);
     TRY(path_of(options, name, &path));

@@ -109,10 +109,11 @@ static rv_status owner_write(int fd, const char *path) {
                   "started", self.started, "boot", self.boot, "ticks", (json_int_t)self.ticks);
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     if (!text) FAIL(RV_MEMORY, "out of memory for %s", path);
-    ssize_t size = (ssize_t)strlen(text);
+    size_t size = strlen(text);
+    errno = ENOSPC; /* what a write that falls short means */
     if (ftruncate(fd, 0) != 0 || rv_fault(RV_FAULT_WRITE) ||
-        pwrite(fd, text, (size_t)size, 0) != size)
-        FAIL(RV_IO, "%s: cannot write: %s", path, strerror(errno));
+        pwrite(fd, text, size, 0) != (ssize_t)size)
+        status = rv_fail_io(path, "write", size);
 out:
     free(text);
     json_decref(root);
@@ -162,7 +163,10 @@ static rv_status lock_kernel(rv_lock *lock, int folder, bool *supported) {
     *supported = true;
     for (int i = 0;; i++) {
         int fd = openat(folder, lock_name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        if (fd < 0) FAIL(RV_CREATE, "%s: cannot create: %s", lock->path, strerror(errno));
+        if (fd < 0) {
+            status = rv_fail_create(lock->path);
+            goto out;
+        }
         if (lock_file(fd, LOCK_EX) == 0) {
             if (still_there(folder, fd)) {
                 lock->fd = fd;
@@ -227,7 +231,10 @@ static rv_status lock_exclusive(rv_lock *lock, int folder) {
     for (int i = 0; fd < 0; i++) {
         fd = openat(folder, owner_name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0) break;
-        if (errno != EEXIST) FAIL(RV_CREATE, "%s: cannot create: %s", lock->path, strerror(errno));
+        if (errno != EEXIST) {
+            status = rv_fail_create(lock->path);
+            goto out;
+        }
         owner_read(folder, owner_name, &owner);
         bool dead = owner.host[0] && owner_dead(&owner);
         if (i >= TRIES || (owner.host[0] && !dead)) {

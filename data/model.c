@@ -70,8 +70,12 @@ out:
 /* After this nothing of the file is open: all arrays are in memory and verified. */
 rv_status rv_model_read(const char *bytes, size_t size, const char *name, rv_model **out) {
     rv_status status = RV_OK;
+    static const char hdf5[8] = "\x89HDF\r\n\x1a\n";
     rv_model *model = NULL;
     const rv_h5_item *config;
+    if (size < sizeof hdf5 || memcmp(bytes, hdf5, sizeof hdf5) != 0)
+        FAIL(RV_DATA, "%s: not a model file, as training writes them (last.h5 in a run folder)",
+             name);
     TRY(rv_alloc(1, sizeof *model, "a model", &model));
     TRY(rv_strdup(name, &model->name));
     TRY(rv_h5_read(bytes, size, name, &model->list));

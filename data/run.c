@@ -28,7 +28,7 @@ enum { NAMES_MOST = 10000 }; /* runs of one recipe in runs/ */
 static rv_status folder_make(const char *path, bool *made) {
     *made = mkdir(path, 0777) == 0;
     if (*made || errno == EEXIST) return RV_OK;
-    return rv_fail(RV_CREATE, "%s: cannot create: %s", path, strerror(errno));
+    return rv_fail_create(path);
 }
 
 /* The folders around `path`. An existing part may be a folder or a link to one; if it is a file,
@@ -190,7 +190,10 @@ static rv_status metrics_open(rv_run *run, int64_t size) {
     struct stat about;
     const char *file = rv_run_file(run, "metrics.jsonl");
     run->metrics = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (run->metrics < 0) FAIL(RV_CREATE, "%s: cannot create: %s", file, strerror(errno));
+    if (run->metrics < 0) {
+        status = rv_fail_create(file);
+        goto out;
+    }
     if (fstat(run->metrics, &about) != 0 ||
         (about.st_size > size && ftruncate(run->metrics, size) != 0))
         FAIL(RV_IO, "%s: cannot cut at byte %lld: %s", file, (long long)size, strerror(errno));
@@ -269,9 +272,10 @@ rv_status rv_run_metric(rv_run *run, const char *json) {
         ssize_t count = rv_fault(RV_FAULT_WRITE)
                             ? (errno = ENOSPC, -1)
                             : write(run->metrics, line + done, length + 1 - done);
-        if (count < 0 && errno != EINTR)
-            FAIL(RV_IO, "%s: cannot write: %s (%zu bytes needed)",
-                 rv_run_file(run, "metrics.jsonl"), strerror(errno), length + 1 - done);
+        if (count < 0 && errno != EINTR) {
+            status = rv_fail_io(rv_run_file(run, "metrics.jsonl"), "write", length + 1 - done);
+            goto out;
+        }
         if (count > 0) done += (size_t)count;
     }
     run->metrics_size += (int64_t)done;
@@ -287,8 +291,10 @@ int64_t rv_run_metrics(const rv_run *run) {
 
 /* A checkpoint that counts on lines which a power cut took away would be no use. */
 rv_status rv_run_sync(const rv_run *run) {
+    char file[4096];
     if (!rv_fault(RV_FAULT_FSYNC) && fsync(run->metrics) == 0) return RV_OK;
-    return rv_fail(RV_IO, "%s/metrics.jsonl: cannot sync: %s", run->path, strerror(errno));
+    snprintf(file, sizeof file, "%s/metrics.jsonl", run->path);
+    return rv_fail_io(file, "sync", 0);
 }
 
 /* The whole file anew: a crash leaves the old status or the new one. */

@@ -1,10 +1,33 @@
 /*
- * The interface: checks what it is given, brings structs of other sizes to ours and back, and
- * flushes denormals while our arithmetic runs in the caller's thread.
+ * The interface: checks what it is given, brings structs of other sizes to ours and back. While it
+ * works in the caller's thread denormals are flushed, and numbers are read and written as in C
+ * whatever the caller's locale: a decimal comma would change recipes, JSON and pictures.
  */
+#include <locale.h>
 #include <string.h>
 
 #include "pipeline/internal.h"
+
+/* What is changed in the caller's thread and given back. */
+typedef struct surroundings {
+    unsigned flush;
+    locale_t ours, theirs; /* ours 0: could not be made, the caller's stays */
+} surroundings;
+
+/* The "C" locale is part of the C library: it takes no memory and no file. */
+static surroundings enter(void) {
+    surroundings kept = {.flush = rv_flush_set(), .ours = newlocale(LC_ALL_MASK, "C", (locale_t)0)};
+    if (kept.ours) kept.theirs = uselocale(kept.ours);
+    return kept;
+}
+
+static void leave(const surroundings *kept) {
+    if (kept->ours) {
+        (void)uselocale(kept->theirs);
+        freelocale(kept->ours);
+    }
+    rv_flush_restore(kept->flush);
+}
 
 /* Copy a caller's struct of any size into ours: what it lacks is zero. */
 static rv_status take(void *ours, size_t size, const void *given, const char *what) {
@@ -64,7 +87,7 @@ rv_code rv_train(const rv_train_options *options, rv_trainer **trainer, rv_train
     rv_train_options ours;
     rv_train_result full = {0};
     bool started = false; /* result is known to be writable */
-    unsigned mode = rv_flush_set();
+    const surroundings kept = enter();
     TRY(need(trainer, "trainer"));
     *trainer = NULL;
     TRY(take(&full, sizeof full, result, "result"));
@@ -76,7 +99,7 @@ rv_code rv_train(const rv_train_options *options, rv_trainer **trainer, rv_train
 out:
     /* Also on failure: a stopped training has a folder and figures the caller wants. */
     if (started) give(result, &full, sizeof full);
-    rv_flush_restore(mode);
+    leave(&kept);
     return status;
 }
 
@@ -84,7 +107,7 @@ rv_code rv_evaluate(const rv_eval_options *options, rv_eval **eval, rv_eval_resu
     rv_status status = RV_OK;
     rv_eval_options ours;
     rv_eval_result full = {0};
-    unsigned mode = rv_flush_set();
+    const surroundings kept = enter();
     TRY(need(eval, "eval"));
     *eval = NULL;
     TRY(take(&full, sizeof full, result, "result"));
@@ -94,41 +117,44 @@ rv_code rv_evaluate(const rv_eval_options *options, rv_eval **eval, rv_eval_resu
     TRY(rv_evaluate_run(&ours, eval, &full));
     give(result, &full, sizeof full);
 out:
-    rv_flush_restore(mode);
+    leave(&kept);
     return status;
 }
 
-/* ---- looking at things: no arithmetic, so denormals do not matter ------------------------ */
+/* ---- looking at things -------------------------------------------------------------------- */
 rv_code rv_list(const char *kind, char **json) {
     rv_status status = RV_OK;
+    const surroundings kept = enter();
     TRY(need(json, "json"));
     *json = NULL;
     TRY(need(kind, "kind"));
     TRY(rv_list_json(kind, json));
 out:
+    leave(&kept);
     return status;
 }
 
 rv_code rv_info(const char *path, char **json) {
     rv_status status = RV_OK;
+    const surroundings kept = enter();
     TRY(need(json, "json"));
     *json = NULL;
     TRY(need(path, "path"));
     TRY(rv_info_json(path, json));
 out:
+    leave(&kept);
     return status;
 }
 
-/* A recipe's check makes the network and its loss, which computes: flushed like training. */
 rv_code rv_check(const char *path, const char *const *sets, int set_count, char **json) {
     rv_status status = RV_OK;
-    unsigned mode = rv_flush_set();
+    const surroundings kept = enter();
     TRY(need(json, "json"));
     *json = NULL;
     TRY(need(path, "path"));
     TRY(rv_check_json(path, sets, set_count, json));
 out:
-    rv_flush_restore(mode);
+    leave(&kept);
     return status;
 }
 
@@ -136,14 +162,14 @@ static rv_status with_plan(const rv_plan_options *options, char **json,
                            rv_status (*run)(const rv_plan_options *options, char **json)) {
     rv_status status = RV_OK;
     rv_plan_options ours;
-    unsigned mode = rv_flush_set();
+    const surroundings kept = enter();
     TRY(need(json, "json"));
     *json = NULL;
     TRY(take(&ours, sizeof ours, options, "options"));
     TRY(need(ours.config, "options.config"));
     TRY(run(&ours, json));
 out:
-    rv_flush_restore(mode);
+    leave(&kept);
     return status;
 }
 
@@ -158,34 +184,38 @@ rv_code rv_verify(const rv_plan_options *options, char **json) {
 rv_code rv_plot(const rv_plot_options *options) {
     rv_status status = RV_OK;
     rv_plot_options ours;
-    unsigned mode = rv_flush_set();
+    const surroundings kept = enter();
     TRY(take(&ours, sizeof ours, options, "options"));
     TRY(need(ours.run, "options.run"));
     TRY(need(ours.out, "options.out"));
     TRY(rv_plot_run(&ours));
 out:
-    rv_flush_restore(mode);
+    leave(&kept);
     return status;
 }
 
 rv_code rv_diff(const char *a, const char *b, const char *layer, char **json) {
     rv_status status = RV_OK;
+    const surroundings kept = enter();
     TRY(need(json, "json"));
     *json = NULL;
     TRY(need(a, "a"));
     TRY(need(b, "b"));
     TRY(rv_diff_json(a, b, layer, json));
 out:
+    leave(&kept);
     return status;
 }
 
 rv_code rv_runs(const char *const *paths, int count, char **json) {
     rv_status status = RV_OK;
+    const surroundings kept = enter();
     TRY(need(json, "json"));
     *json = NULL;
     TRY(need(paths, "paths"));
     TRY(rv_runs_json(paths, count, json));
 out:
+    leave(&kept);
     return status;
 }
 

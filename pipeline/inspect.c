@@ -13,14 +13,30 @@
 
 /* ---- what a path is --------------------------------------------------------------------- */
 
-typedef enum rv_thing { THING_MODEL, THING_RUN, THING_RECIPE, THING_DATA, THINGS } rv_thing;
+typedef enum rv_thing {
+    THING_MODEL,
+    THING_RUN,
+    THING_RECORD, /* run.json */
+    THING_METRICS,
+    THING_RECIPE,
+    THING_DATA,
+    THINGS
+} rv_thing;
+
+/* Files of a run that are JSON; any other JSON object is a recipe in YAML's flow style. */
+static rv_thing text_of(const char *head) {
+    static const char event[] = "{\"event\":";
+    const char *format = strstr(head, "\"ranvier-run\"");
+    if (strncmp(head, event, sizeof event - 1) == 0) return THING_METRICS;
+    return head[0] == '{' && format ? THING_RECORD : THING_RECIPE;
+}
 
 /* Told by contents: HDF5 signature, folder, text of a mapping; all else is left to the readers. */
 static rv_status thing_of(const char *path, rv_thing *out) {
     static const unsigned char hdf5[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
     rv_status status = RV_OK;
     struct stat info;
-    unsigned char head[4096];
+    char head[4097] = "";
     int file = -1;
     if (stat(path, &info) != 0) FAIL(RV_INPUT, "%s: %s", path, strerror(errno));
     if (S_ISDIR(info.st_mode)) {
@@ -29,13 +45,13 @@ static rv_status thing_of(const char *path, rv_thing *out) {
     }
     file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) FAIL(RV_INPUT, "%s: %s", path, strerror(errno));
-    ssize_t got = read(file, head, sizeof head);
+    ssize_t got = read(file, head, sizeof head - 1);
     if (got < 0) FAIL(RV_IO, "%s: %s", path, strerror(errno));
     *out = THING_DATA;
     if (got >= 8 && memcmp(head, hdf5, 8) == 0)
         *out = THING_MODEL;
     else if (got > 0 && !memchr(head, 0, (size_t)got) && memchr(head, ':', (size_t)got))
-        *out = THING_RECIPE;
+        *out = text_of(head);
 out:
     if (file >= 0) close(file);
     return status;
@@ -222,6 +238,52 @@ out:
     return status;
 }
 
+/* ---- single files of a run ---------------------------------------------------------------- */
+
+static rv_status record_info(const char *path, json_t **out) {
+    rv_status status = RV_OK;
+    json_t *run = NULL;
+    TRY(rv_json_load(path, &run));
+    *out = json_pack("{s:s, s:s, s:o}", "path", path, "format", "run record", "run", run);
+out:
+    return status;
+}
+
+/* What `status` and `--resume` read of it. */
+static rv_status record_check(const char *path, const char *const *sets, int set_count,
+                              json_t **out) {
+    rv_status status = RV_OK;
+    json_t *run = NULL;
+    (void)sets, (void)set_count;
+    TRY(rv_json_load(path, &run));
+    if (!json_is_string(json_object_get(run, "status"))) FAIL(RV_DATA, "%s: has no status", path);
+    *out = json_pack("{s:s, s:s, s:b}", "path", path, "format", "run record", "ok", 1);
+out:
+    json_decref(run);
+    return status;
+}
+
+static rv_status metrics_info(const char *path, json_t **out) {
+    rv_status status = RV_OK;
+    json_t *last = NULL;
+    int64_t lines = 0;
+    TRY(metrics_load(path, &lines, &last));
+    *out = json_pack("{s:s, s:s, s:I, s:o?}", "path", path, "format", "metrics", "metrics",
+                     (json_int_t)lines, "last", last);
+out:
+    return status;
+}
+
+static rv_status metrics_check(const char *path, const char *const *sets, int set_count,
+                               json_t **out) {
+    rv_status status = RV_OK;
+    (void)sets, (void)set_count;
+    TRY(metrics_info(path, out)); /* parses every line */
+    if (*out) json_object_set_new(*out, "ok", json_true());
+out:
+    return status;
+}
+
 /* ---- recipe ----------------------------------------------------------------------------- */
 
 /* Without its data: a recipe can be looked at on another machine. */
@@ -295,10 +357,9 @@ static const struct {
     rv_status (*info)(const char *path, json_t **out);
     rv_status (*check)(const char *path, const char *const *sets, int set_count, json_t **out);
 } things[THINGS] = {
-    [THING_MODEL] = {model_info, model_check},
-    [THING_RUN] = {run_info, run_check},
-    [THING_RECIPE] = {recipe_info, recipe_check},
-    [THING_DATA] = {data_info, data_check},
+    [THING_MODEL] = {model_info, model_check},    [THING_RUN] = {run_info, run_check},
+    [THING_RECORD] = {record_info, record_check}, [THING_METRICS] = {metrics_info, metrics_check},
+    [THING_RECIPE] = {recipe_info, recipe_check}, [THING_DATA] = {data_info, data_check},
 };
 
 rv_status rv_info_json(const char *path, char **json) {

@@ -169,6 +169,7 @@ RV_CHECKED rv_status rv_split_parse(const char *name, rv_split *out);
 RV_CHECKED rv_status rv_model_find(const char *path, char **out);
 RV_CHECKED rv_status rv_diff_json(const char *a, const char *b, const char *layer, char **json);
 RV_CHECKED rv_status rv_runs_json(const char *const *paths, int count, char **json);
+RV_CHECKED rv_status rv_runs_folder(const char *path); /* RV_INPUT: not there, or a file */
 RV_CHECKED rv_status rv_check_json(const char *path, const char *const *sets, int set_count,
                                    char **json);
 

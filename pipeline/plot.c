@@ -21,6 +21,7 @@ static rv_status epochs_load(const char *run, json_t **out) {
     size_t room = 0;
     FILE *file = NULL;
     json_t *list = json_array();
+    TRY(rv_runs_folder(run));
     if (snprintf(path, sizeof path, "%s/metrics.jsonl", run) >= (int)sizeof path)
         FAIL(RV_INPUT, "%s: path too long", run);
     file = fopen(path, "re");

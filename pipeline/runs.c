@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "pipeline/internal.h"
 
@@ -66,6 +67,14 @@ out:
     return status;
 }
 
+/* Else a file in its place would be told by what is missing in it. */
+rv_status rv_runs_folder(const char *path) {
+    struct stat about;
+    if (stat(path, &about) != 0) return rv_fail(RV_INPUT, "%s: %s", path, strerror(errno));
+    if (S_ISDIR(about.st_mode)) return RV_OK;
+    return rv_fail(RV_INPUT, "%s: a file, not a run folder", path);
+}
+
 /* "running" is what the run said of itself; whether it lives its lock knows. */
 static const char *state_of(const char *folder, const char *recorded, rv_owner *owner) {
     bool held = rv_lock_look(folder, owner);
@@ -79,6 +88,7 @@ static rv_status run_json(const char *folder, standing *at, json_t **out) {
     char path[4096];
     json_t *run = NULL;
     rv_owner owner;
+    TRY(rv_runs_folder(folder));
     if (snprintf(path, sizeof path, "%s/metrics.jsonl", folder) >= (int)sizeof path)
         FAIL(RV_INPUT, "%s: path too long", folder);
     TRY(standing_read(path, at));

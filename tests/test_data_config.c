@@ -128,6 +128,8 @@ static void recipe_wrong_key_names_it(void **state) {
         {"network.hidden.kind=null", "network.hidden.kind", "", "is required"},
         {"network.hidden.name=null", "network.0.name", "", "is required"},
         {"network.hidden.name=2x", "name", "", "must match [A-Za-z_]"},
+        {"network.out.from=hiden_lif", "from", "hidden_lif", "no layer has the name \"hiden_lif\""},
+        {"network.out.from=[hidden_lif, nix]", "from", "", "no layer has the name \"nix\""},
         {"network.hidden.name=a b", "name", "", "must match [A-Za-z_]"},
         {"network.hidden.name=out", "name", "", "used twice"},
         {"network.hidden.from=[]", "from", "", "1 to 8 layers"},

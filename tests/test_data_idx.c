@@ -154,6 +154,43 @@ static void file_that_does_not_fit_is_data(void **state) {
     refuse("bad", "labels", RV_DATA, "promises 600 bytes; a file of 46 bytes cannot hold more");
 }
 
+/* gzip knows files of several members, and nothing else behind a member. */
+static void file_packed_goes_on_only_with_another_member(void **state) {
+    (void)state;
+    static const char junk[] = "junk\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    unsigned char packed[2048];
+    size_t size, rest;
+    rv_source source = {0};
+    char *whole = get_file(path_to("images.gz"), &size);
+    memcpy(packed, whole, size);
+    for (size_t more = 1; more < sizeof junk; more++) {
+        memcpy(packed + size, junk, more);
+        put_file("long.gz", packed, size + more);
+        refuse("long.gz", "labels", RV_DATA, "long.gz: damaged gzip data after byte 46: ");
+        memset(packed + size, 0, more);
+        put_file("long.gz", packed, size + more);
+        refuse("long.gz", "labels", RV_DATA, "long.gz: damaged gzip data after byte 46: ");
+    }
+    free(whole);
+    put_packed("first.gz", images, 20);
+    put_packed("second.gz", images + 20, sizeof images - 20);
+    char *first = get_file(path_to("first.gz"), &size);
+    char *second = get_file(path_to("second.gz"), &rest);
+    memcpy(packed, first, size);
+    memcpy(packed + size, second, rest);
+    put_file("parts.gz", packed, size + rest);
+    rv_config *config = config_for("parts.gz", "labels", "");
+    assert_int_equal(rv_data_open(config, RV_SPLIT_TRAIN, &source), RV_OK);
+    source.close(source.self);
+    rv_config_free(config);
+    for (size_t cut = size + 1; cut < size + rest; cut++) {
+        put_file("parts.gz", packed, cut);
+        refuse("parts.gz", "labels", RV_DATA, "parts.gz: ");
+    }
+    free(second);
+    free(first);
+}
+
 static void file_truncated_anywhere_is_data(void **state) {
     (void)state;
     size_t size;
@@ -294,6 +331,7 @@ int main(void) {
         cmocka_unit_test(file_of_other_rank_has_its_shape),
         cmocka_unit_test(file_missing_is_input),
         cmocka_unit_test(file_that_does_not_fit_is_data),
+        cmocka_unit_test(file_packed_goes_on_only_with_another_member),
         cmocka_unit_test(file_truncated_anywhere_is_data),
         cmocka_unit_test(file_packed_with_a_flipped_bit_never_lies),
         cmocka_unit_test(header_lying_takes_no_memory),

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <jansson.h>
+#include <locale.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -382,6 +383,80 @@ static void eval_reports_in_network_order(void **state) {
     rv_trainer_destroy(r.trainer);
 }
 
+/* ---- where the caller lives --------------------------------------------------------------- */
+
+static char *text_of(const char *in, const char *name) {
+    static char texts[2][1 << 14];
+    static int turn;
+    char *text = texts[turn++ % 2], path[64];
+    snprintf(path, sizeof path, "%s/%s", in, name);
+    FILE *file = fopen(in_folder(path), "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof texts[0] - 1, file)] = 0;
+    assert_int_equal(fclose(file), 0);
+    return text;
+}
+
+static double loss_of(const char *in) {
+    json_t *line = json_loads(text_of(in, "metrics.jsonl"), 0, NULL);
+    double loss = json_number_value(json_object_get(line, "train_loss"));
+    json_decref(line);
+    return loss;
+}
+
+/* A locale of our own, with a decimal comma and nothing else: false where none can be made. */
+static bool comma_make(void) {
+    static const char source[] = "LC_NUMERIC\ndecimal_point \",\"\nthousands_sep \".\"\n"
+                                 "grouping 3;3\nEND LC_NUMERIC\n"
+                                 "LC_CTYPE\ncopy \"POSIX\"\nEND LC_CTYPE\n";
+    char command[2 * TINY_PATH + 64];
+    tiny_put(in_folder("comma.src"), source, sizeof source - 1);
+    snprintf(command, sizeof command, "localedef -c -i %s %s/comma >/dev/null 2>&1",
+             in_folder("comma.src"), folder);
+    (void)!system(command); /* also warns with its exit code */
+    return setenv("LOCPATH", folder, 1) == 0 && setlocale(LC_ALL, "comma") != NULL;
+}
+
+/* A program with a window often lives in its user's locale: recipes, files and bits are the same,
+ * and the caller's numbers look afterwards as they did. */
+static void caller_with_a_decimal_comma_changes_nothing(void **state) {
+    (void)state;
+    static const char *const files[] = {"config.yaml", "run.json"};
+    const char *const *sets = SETS("train.optimizer.lr=0.0125", "network.hidden_lif.beta=0.875",
+                                   "checkpoint.every=1.5min", "train.epochs=1");
+    run r = {0}, comma = {0};
+    char *list[2], number[16];
+    assert_int_equal(train(&r, "point", 1, sets), RV_OK);
+    assert_int_equal(rv_list("neurons", &list[0]), RV_OK);
+    if (!comma_make()) skip();
+    snprintf(number, sizeof number, "%.1f", 1.5);
+    assert_string_equal(number, "1,5");
+    rv_code code = train(&comma, "comma_run", 2, sets);
+    rv_code listed = rv_list("neurons", &list[1]);
+    snprintf(number, sizeof number, "%.1f", 1.5);
+    assert_non_null(setlocale(LC_ALL, "C"));
+    assert_string_equal(number, "1,5");
+    assert_int_equal(code, RV_OK);
+    assert_int_equal(listed, RV_OK);
+    assert_string_equal(list[0], list[1]);
+    for (int i = 0; i < 2; i++) {
+        char *a = text_of("point", files[i]), *b = text_of("comma_run", files[i]);
+        char *threads = strstr(b, "\"threads\": 2");
+        if (threads) threads[11] = '1';
+        assert_string_equal(a, b);
+    }
+    assert_true(loss_of("point") > 0.0 && loss_of("point") == loss_of("comma_run"));
+    if (rv_h5_available()) {
+        char *json = NULL;
+        assert_int_equal(rv_diff(r.path, comma.path, NULL, &json), RV_OK);
+        rv_text_free(json);
+    }
+    for (int i = 0; i < 2; i++)
+        rv_text_free(list[i]);
+    rv_trainer_destroy(comma.trainer);
+    rv_trainer_destroy(r.trainer);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(train_same_seed_gives_same_weights),
@@ -396,6 +471,7 @@ int main(void) {
         cmocka_unit_test(structs_without_size_are_refused),
         cmocka_unit_test(structs_of_older_callers_are_not_overrun),
         cmocka_unit_test(eval_reports_in_network_order),
+        cmocka_unit_test(caller_with_a_decimal_comma_changes_nothing),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

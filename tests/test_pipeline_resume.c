@@ -9,7 +9,10 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "data/data.h"
@@ -342,40 +345,114 @@ static void damaged_last_falls_back_to_previous(void **state) {
     ERROR(65, "last.h5", "train", "resume.yaml", "-q", "--resume", "hurt0");
 }
 
-/* Killed at any time: what is there is whole, and goes on to the same bits. Half of the kills come
- * while a checkpoint is likely being written. */
+/* ---- kills ------------------------------------------------------------------------------ */
+
+enum { STEPS_EPOCH = 6 };
+static const char *const killed_words[] = {
+    "train",           "resume.yaml", "--resume",           "auto", "-o", "killed", "--set",
+    "train.epochs=30", "--set",       "checkpoint.every=1", NULL};
+
+static bool holds(const char *name) {
+    return access(in_folder(name), F_OK) == 0;
+}
+
+/* Whole lines of the log, each of which must parse; half a line can only be the last. */
+static int epochs_logged(void) {
+    static char text[1 << 18];
+    int count = 0;
+    if (!holds("killed/metrics.jsonl")) return 0;
+    read_text(in_folder("killed/metrics.jsonl"), text, sizeof text);
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
+        json_t *root = json_loadb(line, (size_t)(end - line), 0, NULL);
+        assert_non_null(root);
+        count += strcmp(json_string_value(json_object_get(root, "event")), "epoch") == 0;
+        json_decref(root);
+    }
+    return count;
+}
+
+/* Sleeps until a checkpoint begins to be written. Bounded: the child may end before. */
+static void wait_commit(int watch) {
+    char events[4096] __attribute__((aligned(8)));
+    struct pollfd poll_for = {watch, POLLIN, 0};
+    while (read(watch, events, sizeof events) > 0) /* what was before */
+        ;
+    for (int i = 0; i < 50 && poll(&poll_for, 1, 100) >= 0; i++) {
+        ssize_t size = read(watch, events, sizeof events);
+        for (ssize_t at = 0; at < size;) {
+            const struct inotify_event *event = (const void *)(events + at);
+            if (event->len && strcmp(event->name, "last.h5.tmp") == 0) return;
+            at += (ssize_t)(sizeof *event + event->len);
+        }
+    }
+}
+
+/* After a kill: a good file is there as soon as there was one, and no more than the newest save is
+ * lost. `logged`: epochs in the log before this start, each written before its last save. */
+static void expect_going_on(int logged, bool had) {
+    long long step = 0;
+    const char *said = strstr(err_text, "going on after step ");
+    if (strstr(err_text, "is damaged")) fail_msg("a damaged file: %s", err_text);
+    if (said) assert_int_equal(sscanf(said, "going on after step %lld", &step), 1);
+    if (had && !said && !strstr(err_text, "complete after"))
+        fail_msg("nothing to go on from: %s", err_text);
+    if (said && step < (long long)STEPS_EPOCH * logged - 1)
+        fail_msg("%d epochs were done, but it goes on after step %lld", logged, step);
+}
+
+/* At random times, every second one while a checkpoint is being written: what is there is whole,
+ * and goes on to the same bits. */
 static void killed_runs_go_on_to_the_same_bits(void **state) {
     (void)state;
-    int kills = scaled(FULL_KILLS, 6), finished = 0;
+    int kills = scaled(FULL_KILLS, 6), inside = 0, finished = 0;
     unsigned seed = 12345;
     if (!rv_h5_available()) skip();
     recipe_put("resume.yaml", "{kind: adam, lr: 0.001}", "{kind: constant}");
-    static const char *const words[] = {
-        "train", "resume.yaml",     "-q",    "--resume",           "auto", "-o", "killed",
-        "--set", "train.epochs=60", "--set", "checkpoint.every=1", NULL};
     assert_int_equal(RUN("train", "resume.yaml", "-q", "-o", "kill_whole", "--set",
-                         "train.epochs=60", "--set", "checkpoint.every=1"),
+                         "train.epochs=30", "--set", "checkpoint.every=1"),
                      0);
+    /* On a disk, where writing takes its time; a run folder may be a link. */
+    char disk[] = "/tmp/rv_killed_XXXXXX", command[TINY_PATH];
+    assert_non_null(mkdtemp(disk));
+    assert_int_equal(symlink(disk, in_folder("killed")), 0);
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    assert_true(watch >= 0 && inotify_add_watch(watch, disk, IN_CREATE) >= 0);
     for (int k = 0; k < kills; k++) {
-        pid_t child = start(words);
+        int logged = epochs_logged();
+        bool had = holds("killed/last.h5") || holds("killed/previous.h5");
+        pid_t child = start(killed_words);
         seed = seed * 1664525u + 1013904223u;
-        usleep((useconds_t)(20000 + seed / 16 % 150000));
+        if (k % 2) {
+            usleep((useconds_t)(seed / 16 % 60000));
+            wait_commit(watch);
+        } else {
+            usleep((useconds_t)(20000 + seed / 16 % 120000));
+        }
         (void)kill(child, SIGKILL);
         int code = end(child);
         assert_true(code == 1009 || code == 0);
+        bool whole = holds("killed/last.h5") && !holds("killed/last.h5.tmp");
+        inside += code != 0 && had && !whole;
+        /* A start that was killed before it said anything proves nothing. */
+        if (strstr(err_text, "step")) expect_going_on(logged, had);
         if (code == 0) { /* came to its end: begin anew */
             finished++;
             expect_same("kill_whole", "killed");
-            char command[TINY_PATH];
-            snprintf(command, sizeof command, "rm -rf '%s'", in_folder("killed"));
+            snprintf(command, sizeof command, "rm -rf %s/*", disk);
             assert_int_equal(system(command), 0);
         }
     }
-    assert_int_equal(RUN("train", "resume.yaml", "-q", "--resume", "auto", "-o", "killed", "--set",
-                         "train.epochs=60", "--set", "checkpoint.every=1"),
-                     0);
+    assert_int_equal(close(watch), 0);
+    int logged = epochs_logged();
+    bool had = holds("killed/last.h5") || holds("killed/previous.h5");
+    assert_int_equal(run_words(killed_words), 0);
+    expect_going_on(logged, had);
     expect_same("kill_whole", "killed");
-    print_message("           %d kills, %d runs came to their end meanwhile\n", kills, finished);
+    print_message("           %d kills, %d of them with a half-written checkpoint; %d runs came to "
+                  "their end meanwhile\n",
+                  kills, inside, finished);
+    snprintf(command, sizeof command, "rm -rf %s", disk);
+    assert_int_equal(system(command), 0);
 }
 
 /* ---- same bits -------------------------------------------------------------------------- */

@@ -292,6 +292,10 @@ static void eval_other_data_and_splits(void **state) {
     ERROR(73, "no_folder", "eval", "run_split", "--predictions", "no_folder/guess.csv");
 }
 
+static void put_text(const char *name, const char *text) {
+    tiny_put(in_folder(name), text, strlen(text));
+}
+
 static void info_and_check_know_files(void **state) {
     (void)state;
     assert_int_equal(RUN("info", "train-images", "--json"), 0);
@@ -316,6 +320,36 @@ static void info_and_check_know_files(void **state) {
                      36 * 24 + 24 + 24 * 4 + 4);
     json_decref(root);
     assert_int_equal(RUN("check", "run_info/best.h5"), 0);
+    /* Single files of a run are known too, a torn last line of the log included. */
+    assert_int_equal(RUN("info", "run_info/run.json", "--json"), 0);
+    root = parse_out();
+    assert_string_equal(json_string_value(json_object_get(root, "format")), "run record");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(root, "run"), "status")),
+                        "complete");
+    json_decref(root);
+    assert_int_equal(RUN("check", "run_info/run.json"), 0);
+    FILE *log = fopen(in_folder("run_info/metrics.jsonl"), "a");
+    assert_non_null(log);
+    assert_true(fputs("{\"event\":", log) >= 0);
+    assert_int_equal(fclose(log), 0);
+    assert_int_equal(RUN("check", "run_info/metrics.jsonl"), 0);
+    assert_int_equal(RUN("info", "run_info/metrics.jsonl", "--json"), 0);
+    root = parse_out();
+    assert_string_equal(json_string_value(json_object_get(root, "format")), "metrics");
+    assert_int_equal(json_integer_value(json_object_get(root, "metrics")), 4);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "last"), "epoch")),
+                     4);
+    json_decref(root);
+    put_text("odd.json", "{\"format\": \"ranvier-run\", oops}");
+    ERROR(65, "not JSON", "info", "odd.json");
+    put_text("odd.json", "{\"format\": \"ranvier-run\"}");
+    ERROR(65, "has no status", "check", "odd.json");
+    put_text("odd.jsonl", "{\"event\":\n{\"event\":1}\n");
+    ERROR(65, "not JSON", "check", "odd.jsonl");
+    ERROR(65, "not a model file", "eval", "recipe.yaml");
+    ERROR(65, "not a model file", "diff", "run_info", "run_info/run.json");
+    ERROR(66, "a file, not a run folder", "status", "recipe.yaml");
+    ERROR(66, "a file, not a run folder", "plot", "recipe.yaml", "-o", "x.svg");
     FILE *file = fopen(in_folder("run_info/best.h5"), "r+b");
     assert_non_null(file);
     assert_int_equal(fseek(file, 0, SEEK_END), 0);
