@@ -72,7 +72,9 @@
     X("data.", "normalize.mean", REAL, AT(data.mean), 0, -INFINITY, INFINITY, false, NULL,         \
       "number", "0.0", "bytes become (x/255 - mean)/std")                                          \
     X("data.", "normalize.std", REAL, AT(data.std), 1, 0, INFINITY, true, NULL, "number", "1.0",   \
-      "bytes become (x/255 - mean)/std")
+      "bytes become (x/255 - mean)/std")                                                           \
+    X("data.", "augment", OWN, 0, 0, 0, 0, false, NULL, "list", "[]",                              \
+      "changes to training samples, one after the other: rows of `list augment`")
 
 #define LAYER(field) offsetof(rv_layer_common, field)
 #define KEYS_LAYER(X)                                                                              \

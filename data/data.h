@@ -41,6 +41,8 @@ typedef struct rv_data_desc {
     void *options;        /* the reader's own */
     double validation;    /* share held out of train, chosen by seed */
     double mean, std;     /* normalize: (x/255 - mean)/std for bytes */
+    int augment_count;    /* changes to training samples, in this order */
+    rv_choice *augment;   /* rows of rv_augment_table() */
     rv_where where;
     struct rv_shared_source *shared; /* open training source, while a split of it is */
 } rv_data_desc;
@@ -105,6 +107,7 @@ const rv_key_row *rv_config_keys(int *count);
 typedef enum rv_split { RV_SPLIT_TRAIN, RV_SPLIT_VALIDATION, RV_SPLIT_TEST, RV_SPLITS } rv_split;
 const char *rv_split_name(rv_split split);
 const rv_table *rv_reader_table(void);
+const rv_table *rv_augment_table(void);
 /* Open the reader; training and validation share one source split by seed. RV_INPUT missing file,
  * RV_DATA damaged (path and what), RV_CONFIG when labels or counts do not fit. count 0: absent.
  * The config outlives its sources; one thread at a time opens or closes them. */
@@ -130,7 +133,10 @@ RV_CHECKED rv_status rv_loader_create(const rv_source *source, int batch, uint64
 void rv_loader_destroy(rv_loader *loader);
 RV_CHECKED rv_status rv_loader_start(rv_loader *loader, uint32_t epoch, int64_t first_batch);
 RV_CHECKED rv_status rv_loader_next(rv_loader *loader, const rv_batch **out);
-/* Fill a batch with the first `count` samples in file order (form choice). */
+/* Let batches of later epochs be changed as data.augment says, with `config` kept; for the training
+ * share, before the first start. RV_CONFIG where samples are no images of values. */
+RV_CHECKED rv_status rv_loader_augment(rv_loader *loader, const rv_config *config);
+/* Fill a batch with the first `count` samples in file order, never changed (form choice). */
 RV_CHECKED rv_status rv_loader_first(rv_loader *loader, int count, const rv_batch **out);
 
 /* ---- files that last -------------------------------------------------------------------- */

@@ -26,6 +26,8 @@ struct rv_loader {
     int batch;
     bool shuffle;
     uint64_t seed;
+    const rv_config *augment; /* NULL: samples stay as they are */
+    float *scratch;           /* of one frame, for augmenting */
     slot slots[SLOTS], first;
     uint64_t *order; /* of this epoch */
     pthread_t thread;
@@ -123,6 +125,9 @@ static void *loader_run(void *argument) {
                                                               : loader->batch;
         status = slot_fill(&loader->slots[k % SLOTS], loader->source, loader->order + begin, count,
                            epoch);
+        if (status == RV_OK && loader->augment)
+            rv_augment_apply(loader->augment, loader->source, &loader->slots[k % SLOTS].batch,
+                             loader->scratch);
 
         pthread_mutex_lock(&loader->mutex);
         loader->busy = false;
@@ -188,8 +193,21 @@ void rv_loader_destroy(rv_loader *loader) {
     for (int i = 0; i < SLOTS; i++)
         slot_finish(&loader->slots[i]);
     slot_finish(&loader->first);
+    rv_free(loader->scratch);
     rv_free(loader->order);
     rv_free(loader);
+}
+
+/* The thread looks at it when it has work, which comes under the mutex. */
+rv_status rv_loader_augment(rv_loader *loader, const rv_config *config) {
+    rv_status status = RV_OK;
+    if (!config->data.augment_count) goto out;
+    TRY(rv_augment_check(config, loader->source));
+    TRY(rv_alloc((size_t)rv_shape_units(loader->source->shape), sizeof *loader->scratch, "a sample",
+                 &loader->scratch));
+    loader->augment = config;
+out:
+    return status;
 }
 
 /* Waits for a batch in the making, then forgets what was made: slots belong to no batch until

@@ -39,6 +39,12 @@ void rv_permute(uint64_t *index, int64_t count, uint64_t seed, rv_purpose purpos
 RV_CHECKED rv_status rv_subset_open(const rv_source *base, uint64_t *index, int64_t count,
                                     void (*done)(void *user), void *user, rv_source *out);
 
+/* data.augment (augment.c): can the source's samples be changed? And change a batch in place;
+ * scratch [units of a frame]. */
+RV_CHECKED rv_status rv_augment_check(const rv_config *config, const rv_source *source);
+void rv_augment_apply(const rv_config *config, const rv_source *source, const rv_batch *batch,
+                      float *scratch);
+
 /* The training source, opened once for the training and the validation share; and what the first
  * split that was opened is like, as every other must be. */
 typedef struct rv_shared_source {

@@ -141,6 +141,7 @@ static const struct {
     {"encoders", rows_of_table, rv_encoder_table},
     {"init", rows_of_table, rv_init_table},
     {"readers", rows_of_table, rv_reader_table},
+    {"augment", rows_of_table, rv_augment_table},
     {"devices", devices_rows, NULL},
     {"keys", keys_rows, NULL},
 };

@@ -35,7 +35,7 @@ static const rv_command commands[] = {
      false, rv_cmd_status},
     {"list", "KIND",
      "list neurons, surrogates, layers, losses, regularizers, optimizers, schedules, "
-     "pipeline_schedules, encoders, init, readers, devices or keys",
+     "pipeline_schedules, encoders, init, readers, augment, devices or keys",
      COMMON, 1, 1, false, rv_cmd_list},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };

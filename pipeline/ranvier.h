@@ -138,9 +138,10 @@ void rv_eval_destroy(rv_eval *eval); /* NULL allowed */
 /* Each gives one JSON object as text, to be freed with rv_text_free; NULL on failure. */
 
 /* kind: one of neurons, surrogates, layers, losses, regularizers, optimizers, schedules,
- * pipeline_schedules, encoders, init, readers, devices, keys; another word: 64 with the nearest.
- * {"kind", "rows": [{"name", "sentence", "source", "parameters": [{"name", "type", "default",
- * "limits", "sentence"}]}]}; devices: {"name", "available", "isa", "threads", "sentence"}; keys:
+ * pipeline_schedules, encoders, init, readers, augment, devices, keys; another word: 64 with the
+ * nearest. {"kind", "rows": [{"name", "sentence", "source", "parameters": [{"name", "type",
+ * "default", "limits", "sentence"}]}]}; devices: {"name", "available", "isa", "threads",
+ * "sentence"}; keys:
  * {"key", "type", "default", "sentence"}. */
 rv_code rv_list(const char *kind, char **json);
 /* A model file, run folder, recipe or data file, told apart by its contents. {"path", "format",

@@ -35,6 +35,7 @@ rv_status rv_share_open(rv_share *share, const rv_config *config, rv_split split
     if (share->source.count > 0)
         TRY(rv_loader_create(&share->source, config->train.batch, config->seed, shuffle,
                              &share->loader));
+    if (shuffle && share->loader) TRY(rv_loader_augment(share->loader, config));
 out:
     return status;
 }

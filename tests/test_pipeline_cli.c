@@ -81,9 +81,9 @@ static void usage_wrong_values_are_refused(void **state) {
 
 static void list_every_kind_is_json_and_narrow_text(void **state) {
     (void)state;
-    static const char *const kinds[] = {"neurons",  "surrogates",   "layers",     "losses",
-                                        "init",     "regularizers", "optimizers", "schedules",
-                                        "encoders", "readers",      "devices",    "keys"};
+    static const char *const kinds[] = {
+        "neurons",   "surrogates", "layers",  "losses",  "init",    "regularizers", "optimizers",
+        "schedules", "encoders",   "readers", "augment", "devices", "keys"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         assert_int_equal(RUN("list", kinds[i], "--json"), 0);
         json_t *root = parse_out();
