@@ -465,12 +465,14 @@ static rv_status limits_check(const loading *load) {
     rv_section in;
     rv_node *out = NULL;
     rv_preset_names(&preset);
+    rv_device_list devices;
     rv_nearest_offer(&device, "cpu", 3);
+    rv_nearest_offer(&device, "cuda:0", 6);
     TRY(word_check(load, "preset", config->preset, rv_preset_known(config->preset), &preset,
                    "one of ranvier, spikingjelly, snntorch, norse, sinabs, nir"));
     TRY(word_check(load, "device", config->device,
-                   strcmp(config->device, "cpu") == 0 || strcmp(config->device, "auto") == 0,
-                   &device, "auto or cpu in this version"));
+                   rv_device_parse(config->device, &devices) == RV_OK, &device,
+                   "auto, cpu, or numbers of devices: cuda:0,1"));
     if (config->train.micro_batches > config->train.batch) {
         TRY(section_open(load, "train.micro_batches", &in, &out));
         FAIL_AT(RV_CONFIG, in.where, "train.micro_batches", NULL,

@@ -64,7 +64,7 @@
     X("", "health.limit", INT, AT(health_limit), 10, 1, MOST_INT, false, NULL, "integer", "10",    \
       "steps in a row that skip_step may skip")                                                    \
     X("", "device", TEXT, AT(device), 0, 1, 0, false, "auto", "text", "auto",                      \
-      "auto or cpu; --device overrides")
+      "auto, cpu, or devices for the stages in turn: cuda:0,1; --device overrides")
 
 #define KEYS_DATA(X)                                                                               \
     X("data.", "validation", REAL, AT(data.validation), 0, 0, 0.9, false, NULL, "number", "0.0",   \

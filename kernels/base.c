@@ -195,11 +195,13 @@ int rv_edit_distance(const char *a, size_t a_length, const char *b, size_t b_len
 }
 
 /* ---- arena ------------------------------------------------------------------------------- */
-/* Blocks newest first; `start` is the arena's `used` when the block became the newest. The header
- * takes one cache line, so that the data behind it is aligned. */
+/* Blocks newest first; `start` is the arena's `used` when the block became the newest. In host
+ * memory the header takes the cache line before the data; that of a device the host leaves alone.
+ */
 typedef struct rv_arena_block {
     struct rv_arena_block *older;
     size_t size, start, used;
+    char *data;
 } rv_arena_block;
 _Static_assert(sizeof(rv_arena_block) <= ALIGN, "the header must fit in one line");
 
@@ -213,13 +215,26 @@ static rv_status arena_grow(rv_arena *arena, size_t bytes) {
     size_t size = bytes > ARENA_LEAST ? bytes : ARENA_LEAST, total = 0;
     /* After a reset the first block holds all that an item has ever needed. */
     if (!arena->block && size < arena->peak) size = arena->peak;
-    TRY(rv_size_add(size, ALIGN, &total));
+    TRY(rv_size_add(arena->memory.alloc ? 0 : size, ALIGN, &total));
     block = memory_get(total);
     if (!block) FAIL(RV_MEMORY, "out of memory: %zu bytes of scratch", total);
-    *block = (rv_arena_block){.older = arena->block, .size = size, .start = arena->used};
+    *block = (rv_arena_block){
+        .older = arena->block, .size = size, .start = arena->used, .data = (char *)block + ALIGN};
+    if (arena->memory.alloc) {
+        void *data = NULL;
+        TRY(arena->memory.alloc(arena->memory.self, size, "scratch", &data));
+        block->data = data;
+    }
     arena->block = block;
+    block = NULL;
 out:
+    free(block);
     return status;
+}
+
+static void block_free(const rv_arena *arena, rv_arena_block *block) {
+    if (arena->memory.alloc) arena->memory.free(arena->memory.self, block->data);
+    free(block);
 }
 
 /* Whole cache lines, so that what follows is aligned and workers do not share a line. */
@@ -230,7 +245,7 @@ rv_status rv_arena_get(rv_arena *arena, size_t count, size_t size, void *out) {
     TRY(size_lines(count, size, &bytes));
     if (!arena->block || arena->block->size - arena->block->used < bytes)
         TRY(arena_grow(arena, bytes));
-    memory = (char *)arena->block + ALIGN + arena->block->used;
+    memory = arena->block->data + arena->block->used;
     arena->block->used += bytes;
     arena->used += bytes;
     if (arena->peak < arena->used) arena->peak = arena->used;
@@ -252,7 +267,7 @@ void rv_arena_release(rv_arena *arena, size_t mark) {
     while (block->older && block->older->start >= mark && block->start >= mark) {
         rv_arena_block *empty = block->older;
         block->older = empty->older;
-        free(empty);
+        block_free(arena, empty);
     }
     if (block->start >= mark) {
         if (block->older) block->older->used = mark - block->older->start;
@@ -268,7 +283,7 @@ void rv_arena_release(rv_arena *arena, size_t mark) {
 static void arena_free(rv_arena *arena) {
     while (arena->block) {
         rv_arena_block *older = arena->block->older;
-        free(arena->block);
+        block_free(arena, arena->block);
         arena->block = older;
     }
     arena->used = 0;

@@ -122,9 +122,15 @@ int rv_edit_distance(const char *a, size_t a_length, const char *b, size_t b_len
 
 /* Scratch memory of one stage: allocations of an item, all given back at once at its end. Grows
  * on the first items; then rv_arena_reset leaves one block and no further allocation happens. */
+typedef struct rv_memory { /* where its memory comes from; alloc NULL: rv_alloc. Never zeroed. */
+    rv_status (*alloc)(void *self, size_t bytes, const char *what, void **out);
+    void (*free)(void *self, void *memory);
+    void *self;
+} rv_memory;
 typedef struct rv_arena {
     struct rv_arena_block *block; /* newest first */
     size_t used, peak;            /* bytes of this item; largest so far */
+    rv_memory memory;             /* set before the first call */
 } rv_arena;
 RV_CHECKED rv_status rv_arena_get(rv_arena *arena, size_t count, size_t size, void *out); /* aligned
                                                                        64, NOT zeroed */

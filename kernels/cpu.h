@@ -19,14 +19,14 @@
 /* clang-format off */
 #define RV_CPU_OPS(X)                                                                              \
     X(close) X(alloc) X(free) X(copy) X(zero)                                                      \
-    X(queue_create) X(queue_destroy) X(queue_record) X(queue_wait) X(queue_sync)                   \
+    X(queue_create) X(queue_destroy) X(queue_record) X(queue_wait) X(event_destroy) X(queue_sync)  \
     X(map_pack) X(map_unpack) X(map_forward) X(map_neuron_forward) X(map_backward) X(map_weight)   \
     X(neuron_forward) X(neuron_backward)                                                           \
     X(conv_pack) X(conv_unpack) X(conv_forward) X(conv_backward) X(conv_weight)                    \
     X(pool_forward) X(pool_backward) X(norm_forward) X(norm_backward)                              \
     X(delay_forward) X(delay_backward) X(scale) X(scale_weight) X(copy_units) X(dropout)           \
     X(threshold_forward) X(threshold_backward)                                                     \
-    X(optim_update) X(norm2) X(encode_rate) X(count_spikes)
+    X(optim_update) X(norm2) X(readout_fold) X(readout_spread) X(encode_rate) X(count_spikes)
 /* clang-format on */
 
 #ifdef RV_LEVEL

@@ -292,6 +292,10 @@ rv_status RV_CPU(queue_wait)(rv_ctx *ctx, rv_queue *queue, rv_event *event) {
     return RV_OK;
 }
 
+void RV_CPU(event_destroy)(rv_ctx *ctx, rv_event *event) {
+    (void)ctx, (void)event;
+}
+
 rv_status RV_CPU(queue_sync)(rv_ctx *ctx, rv_queue *queue) {
     (void)ctx, (void)queue;
     return RV_OK;

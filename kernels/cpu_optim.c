@@ -157,7 +157,7 @@ static void update_item(void *argument, int item, int worker) {
     updates[job->u->kind](job->u, &job->f, first, last);
     limit_apply(job->u->limit, job->u->weight, first, last);
     if (job->u->bad && !(sound(job->u->grad, first, last) && sound(job->u->weight, first, last)))
-        __atomic_store_n(job->u->bad, true, __ATOMIC_RELAXED); /* by several workers */
+        __atomic_store_n(job->u->bad, 1u, __ATOMIC_RELAXED); /* by several workers */
 }
 
 static int blocks_of(size_t n) {

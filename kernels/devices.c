@@ -1,6 +1,10 @@
 /* The table of devices: which instruction sets this processor has, and how to open each device. */
-#include "kernels/kernels.h"
+#include "kernels/plugins.h"
 
+#include <ctype.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -102,21 +106,71 @@ out:
     return status;
 }
 
-/* ---- devices ------------------------------------------------------------------------------ */
-/* A further device is a row here. */
-static const struct device_row {
-    const char *name;
-    rv_status (*open)(rv_isa isa, int threads, rv_device *out);
-} devices[] = {
-    {"cpu", cpu_open},
-};
+/* ---- names of devices --------------------------------------------------------------------- */
+/* "0,1,5": whole numbers with commas between them. */
+static rv_status indices_parse(const char *text, const char *at, rv_device_list *out) {
+    for (;;) {
+        char *end = NULL;
+        long index = strtol(at, &end, 10);
+        if (end == at || !isdigit((unsigned char)*at) || index > INT_MAX || (*end && *end != ',') ||
+            out->count == RV_DEVICES_MOST)
+            return rv_fail(RV_CONFIG, "device \"%s\": numbers with commas are expected after \":\"",
+                           text);
+        out->index[out->count++] = (int)index;
+        if (!*end) return RV_OK;
+        at = end + 1;
+    }
+}
 
+rv_status rv_device_parse(const char *text, rv_device_list *out) {
+    static const char *const kinds[] = {"auto", "cpu", "cuda", "emu"};
+    const char *colon = strchr(text, ':');
+    size_t length = colon ? (size_t)(colon - text) : strlen(text);
+    *out = (rv_device_list){0};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strlen(kinds[i]) == length && strncmp(text, kinds[i], length) == 0)
+            out->kind = kinds[i];
+    if (!out->kind || (colon && !rv_plugin_known(out->kind)))
+        return rv_fail(RV_CONFIG, "unknown device \"%.80s\"; known: auto, cpu, cuda:0,1, emu:0,1",
+                       text);
+    if (colon) return indices_parse(text, colon + 1, out);
+    out->count = 1;
+    return RV_OK;
+}
+
+/* A GPU if one can be used; the reason why not is kept for who wants to tell it. */
+void rv_device_choose(rv_device_list *list) {
+    int count = 0;
+    if (strcmp(list->kind, "auto") != 0) return;
+    list->kind = "cpu";
+    if (rv_plugin_count("cuda", &count) == RV_OK && count > 0)
+        list->kind = "cuda";
+    else
+        snprintf(list->why, sizeof list->why, "%.250s", rv_error_get()->message);
+}
+
+/* ---- devices ------------------------------------------------------------------------------ */
 /* The caller's device is empty on failure, so that closing it is harmless. */
-rv_status rv_device_open(const char *name, rv_isa isa, int threads, rv_device *out) {
+rv_status rv_device_open_at(const rv_device_list *list, int at, rv_isa isa, int threads,
+                            rv_device *out) {
+    rv_status status;
+    rv_device device = {.index = list->index[at % list->count]};
     *out = (rv_device){0};
-    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++)
-        if (strcmp(devices[i].name, name) == 0) return devices[i].open(isa, threads, out);
-    return rv_fail(RV_CONFIG, "unknown device \"%s\"; known: cpu", name);
+    status = rv_plugin_known(list->kind) ? rv_plugin_device(list->kind, device.index, &device)
+                                         : cpu_open(isa, threads, &device);
+    if (status == RV_OK) *out = device;
+    return status;
+}
+
+rv_status rv_device_open(const char *name, rv_isa isa, int threads, rv_device *out) {
+    rv_status status = RV_OK;
+    rv_device_list list;
+    *out = (rv_device){0};
+    TRY(rv_device_parse(name, &list));
+    rv_device_choose(&list);
+    TRY(rv_device_open_at(&list, 0, isa, threads, out));
+out:
+    return status;
 }
 
 void rv_device_close(rv_device *device) {
@@ -130,4 +184,21 @@ rv_isa rv_device_isa(const rv_device *device) {
     for (int isa = RV_ISA_BASELINE; isa < RV_ISAS; isa++)
         if (cpu_rows[isa].ops == device->ops) return cpu_rows[isa].isa(device->ctx);
     return RV_ISA_AUTO;
+}
+
+/* ---- scratch ------------------------------------------------------------------------------ */
+static rv_status device_alloc(void *self, size_t bytes, const char *what, void **out) {
+    const rv_device *device = self;
+    return device->ops->alloc(device->ctx, bytes, what, out);
+}
+
+static void device_free(void *self, void *memory) {
+    const rv_device *device = self;
+    device->ops->free(device->ctx, memory);
+}
+
+/* The host's own is what an arena takes by itself, without zeroing it. */
+rv_memory rv_device_memory(const rv_device *device) {
+    if (!device->ops->apart) return (rv_memory){0};
+    return (rv_memory){device_alloc, device_free, (void *)(uintptr_t)device};
 }

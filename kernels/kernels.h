@@ -1,9 +1,11 @@
 /*
  * Ranvier kernels: the arithmetic of one device. A device is {ops, ctx}; every op works on ONE
- * WHOLE CHUNK of one micro-batch and takes a queue first (CPU: NULL, the op runs before it
- * returns; CUDA: it is put in stream order and does not block). Ops never allocate on the heap
- * after the first item: scratch comes from the stage's arena. Pointers are device memory unless
- * said otherwise. Nothing here knows of layers, files or stages.
+ * WHOLE CHUNK of one micro-batch and takes a queue first: NULL is the device's own. On the CPU an
+ * op has run when it returns; on a GPU it is put in the queue's order and does not block, but for
+ * what gives host memory a value. Ops never allocate on the heap after the first item: scratch
+ * comes from the stage's arena. Pointers are device memory unless said otherwise; the host may
+ * touch that memory where no op that is still queued does (queue_sync). Nothing here knows of
+ * layers, files or stages.
  *
  * Order of axes: time, sample, unit. Units in PyTorch's flatten order (channel, row, column).
  * Sums are added in a fixed order (see each op), so bits do not depend on chunks or threads.
@@ -12,6 +14,7 @@
 #define RV_KERNELS_H
 
 #include "kernels/base.h"
+#include "kernels/plane.h" /* rv_form, rv_conv, rv_pool, rv_norm, rv_delay */
 
 #ifdef __cplusplus
 extern "C" {
@@ -52,15 +55,6 @@ typedef struct rv_queue rv_queue; /* a stream; opaque, owned by the device */
 typedef struct rv_event rv_event; /* a point in a queue */
 
 /* ---- linear maps ------------------------------------------------------------------------ */
-/* How a product is computed; fixed before the first step (README, "Same bits"). */
-#define RV_FORM_LIST(X)                                                                            \
-    X(AUTO, "auto")   /* decide by the measured rates */                                           \
-    X(EVENT, "event") /* add weight rows of the active inputs; spikes only */                      \
-    X(DENSE, "dense") /* matrix product */
-#define RV_FORM_ENUM(name, text) RV_FORM_##name,
-typedef enum rv_form { RV_FORM_LIST(RV_FORM_ENUM) RV_FORMS } rv_form;
-#undef RV_FORM_ENUM
-
 /* A linear map's weights of one version. weight [in][ld], ld = out rounded up to RV_LANES, padding
  * zero. bias [ld] or NULL. `packed`: derived form made by map_pack, or NULL. */
 typedef struct rv_map {
@@ -156,7 +150,7 @@ typedef struct rv_neuron_backward {
 } rv_neuron_backward;
 
 /* ---- losses ----------------------------------------------------------------------------- */
-/* What a loss reads of the output over time; per-sample sums live in `state`. */
+/* What a loss reads of the output over time (readout.h). */
 typedef enum rv_readout {
     RV_READ_SPIKE_COUNT,
     RV_READ_SPIKE_RATE,
@@ -168,55 +162,17 @@ typedef enum rv_readout {
 } rv_readout;
 #define RV_READOUT_NAMES                                                                           \
     "spike_count|spike_rate|first_spike|membrane_max|membrane_mean|membrane_last|every_step"
-
-/* ---- maps over planes, pools, and parameter-free layers ---------------------------------- */
-/* Images are rows of a signal, [channel][row][column] flattened. Convolution: weight
- * [out_c][in_c/groups][kh][kw] as PyTorch, bias [out_c] or NULL. Every product runs in panels of
- * one time step of one micro-batch and weight gradients add them t descending, so bits do not
- * depend on chunks or threads. conv1d: height 1. */
-typedef struct rv_plane {
-    int c, h, w;
-} rv_plane;
-typedef struct rv_window { /* [0] rows, [1] columns */
-    int kernel[2], stride[2], padding[2], dilation[2];
-} rv_window;
-typedef struct rv_conv {
-    rv_plane in, out;
-    rv_window window;
-    int groups;
-    rv_form form;
-    const float *weight, *bias;
-    void *packed;
-} rv_conv;
-typedef enum rv_pool_kind { RV_POOL_AVG, RV_POOL_MAX, RV_POOL_SUM } rv_pool_kind;
-typedef struct rv_pool { /* avg divides by the whole window (count_include_pad); max: first wins */
-    rv_pool_kind kind;
-    rv_plane in, out;
-    rv_window window;
-} rv_pool;
-
-/* Batch normalisation per channel of `plane` (Ioffe, Szegedy 2015), biased variance, over the
- * micro-batch at each step (sequence false) or over all steps of the call (true). */
-typedef struct rv_norm {
-    rv_plane plane;
-    bool sequence, training; /* training false: running statistics */
-    float epsilon;
-    const float *gamma, *beta;               /* [c]; NULL: 1, 0 */
-    const float *running_mean, *running_var; /* [c] */
-    float *mean, *var; /* tape: [T][c] ([1][c] if sequence), written by forward, read by backward */
-} rv_norm;
-
-/* Delay per channel (Hammouamri, Khalfaoui-Hassani, Masquelier 2024, two-tap interpolation): y[t]
- * = (1-f)*x[t-k] + f*x[t-k-1], k = floor(d), f = d - k; d in [0, max]. The ring keeps the last
- * max+1 inputs [max+1][B][ld] in order of age (0 = newest); its adjoint twin the same. */
-typedef struct rv_delay {
-    rv_plane plane;
-    int max;
-    const float *delay;     /* [c] */
-    const uint32_t *starts; /* as of neurons: nothing from before a start is seen; or NULL */
-    float *ring;            /* state before (forward: in and out; backward: as forward found it) */
-    float *ring_adjoint;
-} rv_delay;
+/* The course of one output of one sample, folded step by step. */
+typedef struct rv_course {
+    double sum; /* or the value that stands */
+    int when;   /* step of that value; -1: none yet */
+} rv_course;
+/* Steps [t0, t0 + T) of samples that last length[b] steps each, NULL: all `steps`; a length is
+ * taken as at least 1 and at most `steps`. */
+typedef struct rv_span {
+    int t0, steps;
+    const int32_t *length;
+} rv_span;
 
 /* ---- optimisers ------------------------------------------------------------------------- */
 typedef enum rv_limit { RV_LIMIT_NONE, RV_LIMIT_UNIT, RV_LIMIT_POSITIVE } rv_limit; /* 0..1, > 0 */
@@ -233,8 +189,8 @@ typedef struct rv_optim_update {
     bool nesterov, decoupled, centered;
     int64_t step; /* updates made before this one */
     rv_limit limit;
-    bool *
-        bad; /* set where a gradient or a new weight is not finite, or its square is not; or NULL */
+    uint32_t *bad; /* set to 1 where a gradient or a new weight is not finite, or its square is
+                    * not; or NULL */
 } rv_optim_update;
 
 /* ---- ops -------------------------------------------------------------------------------- */
@@ -243,19 +199,23 @@ typedef struct rv_ctx rv_ctx; /* a device's own data */
 typedef struct rv_ops {
     uint32_t abi, struct_size;
     const char *name; /* "cpu" */
+    bool apart;       /* what the host allocated must be copied to the device before ops read it */
 
     void (*close)(rv_ctx *ctx);
-    /* Memory of the device, 64-byte aligned, zeroed. copy: kind is told by host flags. */
+    /* Memory of the device, 64-byte aligned, zeroed. copy: the flags say what is memory the host
+     * allocated; from there the source may change once it returns, to there it has arrived. */
     rv_status (*alloc)(rv_ctx *ctx, size_t bytes, const char *what, void **out);
     void (*free)(rv_ctx *ctx, void *memory);
     rv_status (*copy)(rv_ctx *ctx, rv_queue *queue, void *to, bool to_host, const void *from,
                       bool from_host, size_t bytes);
     rv_status (*zero)(rv_ctx *ctx, rv_queue *queue, void *memory, size_t bytes);
-    /* Queues: NULL is a valid queue of the CPU. sync blocks until all put in is done. */
+    /* Queues. record makes *event where it is NULL; wait holds the queue, not the caller, until
+     * what any queue had when it was recorded is done. sync blocks until all put in is done. */
     rv_status (*queue_create)(rv_ctx *ctx, rv_queue **out);
     void (*queue_destroy)(rv_ctx *ctx, rv_queue *queue);
     rv_status (*queue_record)(rv_ctx *ctx, rv_queue *queue, rv_event **event);
     rv_status (*queue_wait)(rv_ctx *ctx, rv_queue *queue, rv_event *event);
+    void (*event_destroy)(rv_ctx *ctx, rv_event *event); /* NULL allowed */
     rv_status (*queue_sync)(rv_ctx *ctx, rv_queue *queue);
 
     /* Derived form of a map's weights for its form, batch rows at most `rows` (0: unknown). Made
@@ -318,7 +278,8 @@ typedef struct rv_ops {
     /* g_factor[n] += sum over t descending, b ascending of x*g. */
     rv_status (*scale_weight)(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, rv_values g,
                               float *g_factor, rv_arena *arena);
-    /* y[..][offset_y + u] (+)= x[..][offset_x + u], u < count: add, concat and their adjoints. */
+    /* y[..][offset_y + u] (+)= x[..][offset_x + u], u < count: add, concat and their adjoints. A
+     * held x serves every step of y, a held y takes the sum over the steps of x, t descending. */
     rv_status (*copy_units)(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, int offset_x,
                             rv_values y, int offset_y, int count, bool add);
     /* One mask for all steps of a sample: y (+)= x/(1-p) where rv_random4(seed, RV_FOR_DROPOUT,
@@ -338,6 +299,14 @@ typedef struct rv_ops {
     /* *sum = sum of squares of n floats in double, blocks of 256 in index order (host memory). */
     rv_status (*norm2)(rv_ctx *ctx, rv_queue *queue, const float *x, size_t n, double *sum);
 
+    /* course[b][u] of B samples of n outputs: folds in the steps of y that are within a sample's
+     * length; begins anew at span.t0 = 0. */
+    rv_status (*readout_fold)(rv_ctx *ctx, rv_queue *queue, rv_readout readout, const rv_signal *y,
+                              rv_span span, rv_course *course);
+    /* g[t][b][u] = gradient[b][u] (rows of g.ld) at every step within the sample's length, or with
+     * `one` at course.when alone (-1: at the last step); else 0. */
+    rv_status (*readout_spread)(rv_ctx *ctx, rv_queue *queue, const rv_course *course, bool one,
+                                const float *gradient, rv_span span, rv_values g);
     /* Rate encoder: bit u of sample b at step t0+t is set where uniform < frame[b][u], uniform
      * from rv_random4(seed, RV_FOR_ENCODE, 0, epoch, sample[b], t0+t, u/4). */
     rv_status (*encode_rate)(rv_ctx *ctx, rv_queue *queue, rv_values frame, const uint64_t *sample,
@@ -363,11 +332,27 @@ typedef enum rv_isa { RV_ISA_LIST(RV_ISA_ENUM) RV_ISAS } rv_isa;
 const char *rv_isa_name(rv_isa isa);
 rv_isa rv_isa_best(void); /* of this processor; never AUTO */
 
-/* Open a device: "cpu". threads >= 1: pool size of the CPU. isa: AUTO or at most rv_isa_best
- * (else RV_CONFIG). RV_CONFIG for an unknown name, RV_RESOURCE when it is not there. */
+/* "auto", "cpu", or "cuda" or "emu" with the numbers of devices: "cuda:0,1". RV_CONFIG: none of
+ * these. choose makes `auto` cuda:0 where there is one, else cpu: `why` then says why not. */
+enum { RV_DEVICES_MOST = 64 };
+typedef struct rv_device_list {
+    const char *kind; /* constant text */
+    int count, index[RV_DEVICES_MOST];
+    char why[256];
+} rv_device_list;
+RV_CHECKED rv_status rv_device_parse(const char *text, rv_device_list *out);
+void rv_device_choose(rv_device_list *list);
+/* Open entry `at` modulo count: stages beyond the list share its devices. threads >= 1: pool size
+ * of the CPU. isa: AUTO or at most rv_isa_best (else RV_CONFIG). RV_RESOURCE when it is not there:
+ * the plug-in, the driver or the device is missing, or the driver too old (devices.c). */
+RV_CHECKED rv_status rv_device_open_at(const rv_device_list *list, int at, rv_isa isa, int threads,
+                                       rv_device *out);
+/* The first of the list that `name` means. */
 RV_CHECKED rv_status rv_device_open(const char *name, rv_isa isa, int threads, rv_device *out);
 void rv_device_close(rv_device *device);
-rv_isa rv_device_isa(const rv_device *device);
+rv_isa rv_device_isa(const rv_device *device); /* AUTO: not the CPU */
+/* Scratch in a device's memory: what rv_arena.memory points at. The device must not move. */
+rv_memory rv_device_memory(const rv_device *device);
 
 /* Rows of neuron.h and surrogate.h, for configuration and `list`. */
 extern const rv_table rv_surrogates; /* what rv_surrogate_table gives, for other tables' rows */

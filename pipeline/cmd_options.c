@@ -66,6 +66,8 @@ static const rv_option_row option_rows[] = {
     {"micro-batches", NO_LETTER + 14, "N", "train.micro_batches: parts of a batch", OPTION_KEY, 0},
     {"schedule", NO_LETTER + 15, "NAME", "pipeline.schedule: order of the work, or auto",
      OPTION_KEY, 0},
+    {"device", NO_LETTER + 23, "LIST", "device: auto, cpu, or for the stages in turn: cuda:0,1",
+     OPTION_KEY, 0},
     {"schedule-file", NO_LETTER + 16, "FILE", "order of the work in text form (plan --dump)",
      OPTION_TEXT, FIELD(schedule_file)},
     {"devices", NO_LETTER + 17, "N", "plan for so many, whatever the recipe says", OPTION_COUNT,

@@ -63,6 +63,7 @@ static rv_status rig_open(rig *r, const rv_cost_desc *desc, int count, const rv_
         .total_steps = INT32_MAX,
         .schedule = &r->schedule,
         .first = r->first,
+        .devices = desc->devices,
         .isa = desc->isa,
         .threads = desc->threads,
         .driver = RV_DRIVER_SEEDED,
@@ -92,6 +93,7 @@ static rv_status rig_step(rig *r, double *seconds) {
                 int kind = stage->at < stage->count ? stage->list[stage->at].kind : 0;
                 double begun = rv_host_seconds();
                 TRY(rv_stage_step(stage, &turn, &edge));
+                TRY(stage->desc.device->ops->queue_sync(stage->desc.device->ctx, NULL));
                 if (turn == RV_TURN_DONE) seconds[kind * r->parts + i] += rv_host_seconds() - begun;
             }
             ended += turn == RV_TURN_END;

@@ -26,6 +26,7 @@ typedef struct rv_cost_desc {
     const rv_loss_desc *loss;
     const rv_train_desc *train; /* chunks, micro_batches, batch */
     const rv_batch *batch;      /* at least a micro-batch */
+    const rv_device_list *devices;
     rv_isa isa;
     int threads; /* of a stage */
     int busy;    /* stages that will run at once */

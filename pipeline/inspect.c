@@ -305,7 +305,6 @@ static rv_status recipe_check(const char *path, const char *const *sets, int set
     rv_status status = RV_OK;
     rv_setup setup = {0};
     rv_share share[RV_SPLITS] = {0};
-    rv_loss *loss = NULL;
     size_t parameters = 0;
     TRY(rv_config_load(path, sets, set_count, &setup.config));
     for (int split = 0; split < RV_SPLITS; split++)
@@ -315,14 +314,13 @@ static rv_status recipe_check(const char *path, const char *const *sets, int set
     TRY(rv_setup_check_pipeline(&setup));
     for (int i = 0; i < setup.net->tensor_count; i++)
         parameters += rv_tensor_elements(&setup.net->tensors[i]);
-    TRY(rv_loss_create(&setup.config->loss, setup.net, setup.config->train.batch, &loss));
+    TRY(rv_loss_check(&setup.config->loss, setup.net));
     *out = json_pack("{s:s, s:s, s:b, s:{s:I, s:I, s:I}, s:I, s:o}", "path", path, "format",
                      "recipe", "ok", 1, "samples", "train", (json_int_t)source->count, "validation",
                      (json_int_t)share[RV_SPLIT_VALIDATION].source.count, "test",
                      (json_int_t)share[RV_SPLIT_TEST].source.count, "parameters",
                      (json_int_t)parameters, "recipe", recipe_json(setup.config));
 out:
-    rv_loss_destroy(loss);
     for (int split = 0; split < RV_SPLITS; split++)
         rv_share_close(&share[split]);
     rv_setup_finish(&setup);

@@ -77,13 +77,16 @@ void rv_share_close(rv_share *share);
 
 typedef struct rv_setup {
     rv_config *config;
-    rv_device device;
+    rv_device_list devices; /* stage s is on the s-th of them, over and over */
+    rv_device device;       /* the first */
     rv_net *net;
     rv_engine *engine;
     struct rv_plan *plan; /* NULL: one stage, nothing to choose */
     int threads;
 } rv_setup;
 RV_CHECKED rv_status rv_isa_parse(const char *name, rv_isa *out); /* NULL: best. RV_USAGE */
+/* What arithmetic a run has, as files keep it: the instruction set, or the kind of device. */
+const char *rv_setup_isa(const rv_setup *setup);
 /* Open the device; threads: per stage, 0: those of the process shared among the stages. */
 RV_CHECKED rv_status rv_setup_device(rv_setup *setup, const char *isa, int threads);
 /* Bind the recipe to the source, lay out the network. */

@@ -2,8 +2,11 @@
  * Inside pipeline/: links, the directed edges between stages. A link is k slots of fixed size in
  * the receiver's memory; messages arrive in the order they were sent. One thread sends, one
  * receives, and nothing here blocks: who finds no slot or no message does something else or sleeps
- * until it is woken. Every call takes a queue (CPU: NULL), in whose order it happens. A transport
- * is one file link_<name>.c with one row in the table of run.c.
+ * until it is woken. Every call takes a queue (NULL: the device's own), in whose order it happens:
+ * a message is written when the sender's queue has come to publish, and a slot is free when the
+ * receiver's has come to release; the other end's queue waits for that. The head alone is the
+ * host's to read and write, as is a payload that no op touches. A transport is one file
+ * link_<name>.c with one row in the table of run.c.
  */
 #ifndef RV_PIPELINE_LINK_H
 #define RV_PIPELINE_LINK_H
@@ -68,6 +71,8 @@ typedef struct rv_link_desc {
     int from, to; /* stages */
     int slots;
     size_t bytes;
+    /* Slots are memory of the receiver's device; NULL: of the host. */
+    const rv_device *from_device, *to_device;
     rv_wake sender, receiver;
 } rv_link_desc;
 

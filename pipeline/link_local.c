@@ -1,7 +1,8 @@
 /*
  * Links within one process: the slots are a ring, its ends two counters. The sender alone moves
  * one, the receiver the other, so neither needs a lock; a counter that moves publishes what was
- * written before it.
+ * written before it. What a queue has yet to write or read an event of the slot stands for: the
+ * counter that follows it hands it over.
  */
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -14,6 +15,8 @@
 typedef struct local {
     rv_link link;
     rv_wake sender, receiver;
+    const rv_device *from, *to;   /* NULL: ops there have run when they return */
+    rv_event **filled, **emptied; /* [slots] by the sender's queue, by the receiver's */
     char *memory;
     size_t stride;
     _Alignas(64) atomic_ulong sent;
@@ -34,17 +37,28 @@ static rv_status local_poll(rv_link *link) {
     return RV_OK;
 }
 
+/* One end notes where its queue is, the other's queue waits until it has come there. */
+static rv_status note(const rv_device *device, rv_queue *queue, rv_event **event) {
+    return device ? device->ops->queue_record(device->ctx, queue, event) : RV_OK;
+}
+
+static rv_status await(const rv_device *device, rv_queue *queue, rv_event *event) {
+    return device && event ? device->ops->queue_wait(device->ctx, queue, event) : RV_OK;
+}
+
 /* Own counter relaxed, since no one else moves it. The other's with acquire: the receiver is done
  * with the slot before this thread writes to it. */
 static rv_status local_acquire(rv_link *link, rv_queue *queue, void **slot) {
     rv_status status = RV_OK;
     local *it = (local *)(void *)link;
-    (void)queue;
     *slot = NULL;
     TRY(local_poll(link));
     unsigned long sent = atomic_load_explicit(&it->sent, memory_order_relaxed);
-    if (sent - atomic_load_explicit(&it->taken, memory_order_acquire) < (unsigned long)link->slots)
-        *slot = it->memory + sent % (unsigned long)link->slots * it->stride;
+    unsigned long at = sent % (unsigned long)link->slots;
+    if (sent - atomic_load_explicit(&it->taken, memory_order_acquire) >= (unsigned long)link->slots)
+        goto out;
+    TRY(await(it->from, queue, it->emptied[at]));
+    *slot = it->memory + at * it->stride;
 out:
     return status;
 }
@@ -54,8 +68,9 @@ out:
 static rv_status local_publish(rv_link *link, rv_queue *queue) {
     rv_status status = RV_OK;
     local *it = (local *)(void *)link;
-    (void)queue;
     TRY(local_poll(link));
+    unsigned long sent = atomic_load_explicit(&it->sent, memory_order_relaxed);
+    TRY(note(it->from, queue, &it->filled[sent % (unsigned long)link->slots]));
     atomic_fetch_add_explicit(&it->sent, 1, memory_order_release);
     wake(it->receiver);
 out:
@@ -66,12 +81,13 @@ out:
 static rv_status local_peek(rv_link *link, rv_queue *queue, void **slot) {
     rv_status status = RV_OK;
     local *it = (local *)(void *)link;
-    (void)queue;
     *slot = NULL;
     TRY(local_poll(link));
     unsigned long taken = atomic_load_explicit(&it->taken, memory_order_relaxed);
-    if (taken != atomic_load_explicit(&it->sent, memory_order_acquire))
-        *slot = it->memory + taken % (unsigned long)link->slots * it->stride;
+    unsigned long at = taken % (unsigned long)link->slots;
+    if (taken == atomic_load_explicit(&it->sent, memory_order_acquire)) goto out;
+    TRY(await(it->to, queue, it->filled[at]));
+    *slot = it->memory + at * it->stride;
 out:
     return status;
 }
@@ -80,8 +96,9 @@ out:
 static rv_status local_release(rv_link *link, rv_queue *queue) {
     rv_status status = RV_OK;
     local *it = (local *)(void *)link;
-    (void)queue;
     TRY(local_poll(link));
+    unsigned long taken = atomic_load_explicit(&it->taken, memory_order_relaxed);
+    TRY(note(it->to, queue, &it->emptied[taken % (unsigned long)link->slots]));
     atomic_fetch_add_explicit(&it->taken, 1, memory_order_release);
     wake(it->sender);
 out:
@@ -99,7 +116,16 @@ static void local_abort(rv_link *link) {
 /* One struct for both ends: closed once, when no thread uses either of them. */
 static void local_close(rv_link *link) {
     local *it = (local *)(void *)link;
-    rv_free(it->memory);
+    for (int i = 0; it->filled && it->from && i < link->slots; i++)
+        it->from->ops->event_destroy(it->from->ctx, it->filled[i]);
+    for (int i = 0; it->emptied && it->to && i < link->slots; i++)
+        it->to->ops->event_destroy(it->to->ctx, it->emptied[i]);
+    if (it->to)
+        it->to->ops->free(it->to->ctx, it->memory);
+    else
+        rv_free(it->memory);
+    rv_free(it->emptied);
+    rv_free(it->filled);
     rv_free(it);
 }
 
@@ -113,6 +139,11 @@ static const rv_link_ops local_ops = {
     .close = local_close,
 };
 
+/* Only devices with memory apart have queues. */
+static const rv_device *queued(const rv_device *device) {
+    return device && device->ops->apart ? device : NULL;
+}
+
 /* Slots begin on a vector: ops read and write the payload in place. */
 static rv_status local_open(const rv_transport *self, const rv_link_desc *desc, rv_link **out) {
     rv_status status = RV_OK;
@@ -124,7 +155,14 @@ static rv_status local_open(const rv_transport *self, const rv_link_desc *desc, 
     snprintf(it->link.name, sizeof it->link.name, "%d -> %d", desc->from, desc->to);
     it->sender = desc->sender, it->receiver = desc->receiver;
     it->stride = RV_HEAD_BYTES + (desc->bytes + 63) / 64 * 64;
-    TRY(rv_alloc((size_t)desc->slots, it->stride, "the slots of a link", &it->memory));
+    it->from = queued(desc->from_device), it->to = queued(desc->to_device);
+    TRY(rv_alloc((size_t)desc->slots, sizeof(rv_event *), "a link", &it->filled));
+    TRY(rv_alloc((size_t)desc->slots, sizeof(rv_event *), "a link", &it->emptied));
+    if (it->to)
+        TRY(it->to->ops->alloc(it->to->ctx, (size_t)desc->slots * it->stride, "the slots of a link",
+                               (void **)&it->memory));
+    else
+        TRY(rv_alloc((size_t)desc->slots, it->stride, "the slots of a link", &it->memory));
     *out = &it->link;
     it = NULL;
 out:

@@ -98,25 +98,35 @@ static json_t *keys_rows(const rv_table *(*unused)(void)) {
     return rows;
 }
 
-/* Devices are found by opening them: what cannot be opened says why. */
+/* Devices are found by opening them: what cannot be opened says why. False where no further one is
+ * to be asked for; the first of a kind has a row in any case. */
+static bool device_row(json_t *rows, const char *kind, int index) {
+    const rv_device_list list = {.kind = kind, .count = 1, .index = {index}};
+    rv_device device = {0};
+    rv_status status = rv_device_open_at(&list, 0, RV_ISA_AUTO, 1, &device);
+    bool cpu = strcmp(kind, "cpu") == 0;
+    char name[32];
+    snprintf(name, sizeof name, cpu ? "%s" : "%s:%d", kind, index);
+    if (status == RV_OK)
+        json_array_append_new(
+            rows, json_pack("{s:s, s:b, s:s, s:o, s:s}", "name", name, "available", 1, "isa",
+                            cpu ? rv_isa_name(rv_device_isa(&device)) : device.ops->name, "threads",
+                            cpu ? json_integer(rv_host_threads()) : json_null(), "sentence", ""));
+    else if (index == 0)
+        json_array_append_new(rows,
+                              json_pack("{s:s, s:b, s:n, s:n, s:s}", "name", name, "available", 0,
+                                        "isa", "threads", "sentence", rv_error_get()->message));
+    rv_device_close(&device);
+    return status == RV_OK && !cpu;
+}
+
 static json_t *devices_rows(const rv_table *(*unused)(void)) {
-    static const char *const names[] = {"cpu", "cuda:0", "emu:0"};
+    static const char *const kinds[] = {"cpu", "cuda", "emu"};
     (void)unused;
     json_t *rows = json_array();
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        rv_device device = {0};
-        rv_status status = rv_device_open(names[i], RV_ISA_AUTO, 1, &device);
-        json_t *row;
-        if (status == RV_OK)
-            row = json_pack("{s:s, s:b, s:s, s:i, s:s}", "name", names[i], "available", 1, "isa",
-                            rv_isa_name(rv_device_isa(&device)), "threads", rv_host_threads(),
-                            "sentence", "");
-        else
-            row = json_pack("{s:s, s:b, s:n, s:n, s:s}", "name", names[i], "available", 0, "isa",
-                            "threads", "sentence", rv_error_get()->message);
-        json_array_append_new(rows, row);
-        if (status == RV_OK) rv_device_close(&device);
-    }
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        for (int index = 0; device_row(rows, kinds[i], index); index++)
+            continue;
     return rows;
 }
 

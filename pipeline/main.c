@@ -13,12 +13,12 @@
 
 /* A new command is one row here and one cmd_<name>.c. */
 #define COMMON " json quiet verbose "
-#define PIPELINE " stages chunks micro-batches schedule schedule-file "
+#define PIPELINE " stages chunks micro-batches schedule schedule-file device "
 static const rv_command commands[] = {
     {"train", "CONFIG", "train a network as the recipe says and write a run folder",
      COMMON PIPELINE "out set threads isa resume init max-time grace", 1, 1, true, rv_cmd_train},
     {"eval", "MODEL|DIR", "evaluate a model file or the best model of a run folder",
-     COMMON "data set split predictions threads isa", 1, 1, false, rv_cmd_eval},
+     COMMON "data set split predictions threads isa device", 1, 1, false, rv_cmd_eval},
     {"plan", "CONFIG", "cut, schedule, timeline and memory of a training, without training",
      COMMON PIPELINE "set threads isa devices profile dump svg", 1, 1, false, rv_cmd_plan},
     {"verify", "CONFIG", "train some steps on one device and in the pipeline, compare all bits",

@@ -246,6 +246,8 @@ static rv_status link_open(rv_pipeline *p, int edge, int s, int from, int to, in
         .to = to,
         .slots = slots,
         .bytes = bytes,
+        .from_device = &p->workers[from].device,
+        .to_device = &p->workers[to].device,
         .sender = {sleeps ? bell_ring : NULL, &p->workers[from].bell},
         .receiver = {sleeps ? bell_ring : NULL, &p->workers[to].bell},
     };
@@ -303,7 +305,9 @@ static rv_status stage_open(rv_pipeline *p, int s) {
     rv_processors before = {0};
     w->pipeline = p;
     if (p->pinned) before = rv_host_pin(s * desc->threads, desc->threads);
-    status = rv_device_open("cpu", desc->isa, desc->threads, &w->device);
+    static const rv_device_list cpu = {.kind = "cpu", .count = 1};
+    status = rv_device_open_at(desc->devices ? desc->devices : &cpu, s, desc->isa, desc->threads,
+                               &w->device);
     if (p->pinned) rv_host_unpin(&before);
     if (status) goto out;
     const rv_stage_desc stage = {

@@ -23,8 +23,9 @@ typedef struct rv_pipeline_desc {
     const rv_loss_desc *loss;
     const rv_train_desc *train;
     int64_t total_steps;
-    const rv_schedule *schedule; /* of one step, with its U, simulated; borrowed */
-    const int *first;            /* [stages + 1]: stage s has layers first[s] .. first[s+1]-1 */
+    const rv_schedule *schedule;   /* of one step, with its U, simulated; borrowed */
+    const int *first;              /* [stages + 1]: stage s has layers first[s] .. first[s+1]-1 */
+    const rv_device_list *devices; /* of the stages, over and over; NULL: the CPU */
     rv_isa isa;
     int threads;                   /* per stage */
     const rv_transport *transport; /* NULL: in this process */

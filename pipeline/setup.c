@@ -71,9 +71,16 @@ rv_status rv_setup_device(rv_setup *setup, const char *isa, int threads) {
     int stages = setup->config ? setup->config->stages : 1, all = rv_host_threads();
     setup->threads = threads ? threads : all / stages > 1 ? all / stages : 1;
     TRY(rv_isa_parse(isa, &level));
-    TRY(rv_device_open("cpu", level, setup->threads, &setup->device));
+    TRY(rv_device_parse(setup->config ? setup->config->device : "cpu", &setup->devices));
+    rv_device_choose(&setup->devices);
+    TRY(rv_device_open_at(&setup->devices, 0, level, setup->threads, &setup->device));
 out:
     return status;
+}
+
+const char *rv_setup_isa(const rv_setup *setup) {
+    const rv_device *device = &setup->device;
+    return device->ops->apart ? device->ops->name : rv_isa_name(rv_device_isa(device));
 }
 
 /* ---- network ---------------------------------------------------------------------------- */

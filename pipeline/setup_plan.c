@@ -91,6 +91,7 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         .loss = &config->loss,
         .train = train,
         .batch = batch,
+        .devices = &setup->devices,
         .isa = rv_device_isa(&setup->device),
         .threads = setup->threads,
     };
@@ -121,6 +122,7 @@ rv_status rv_setup_pipeline(rv_setup *setup, const rv_plan *plan, rv_version *st
         .total_steps = total_steps,
         .schedule = &plan->schedule,
         .first = plan->first,
+        .devices = &setup->devices,
         .isa = rv_device_isa(&setup->device),
         .threads = setup->threads,
     };

@@ -67,7 +67,8 @@ static rv_status make_flights(rv_stage *stage) {
         TRY(rv_state_create_range(&stage->range, desc->device, rows_most(stage),
                                   &stage->flight[i].state));
         if (desc->index + 1 == desc->stages)
-            TRY(rv_loss_create(desc->loss, desc->net, rows_most(stage), &stage->flight[i].loss));
+            TRY(rv_loss_create(desc->loss, desc->net, desc->device, rows_most(stage),
+                               &stage->flight[i].loss));
     }
     TRY(rv_state_create_range(&stage->range, desc->device, rows_most(stage), &stage->adjoint));
 out:
@@ -134,11 +135,12 @@ rv_status rv_stage_create(const rv_stage_desc *desc, rv_stage **out) {
     TRY(rv_net_check_chunks(desc->net, desc->train->chunks));
     TRY(rv_alloc(1, sizeof *stage, "a stage", &stage));
     stage->desc = *desc;
+    stage->arena.memory = rv_device_memory(desc->device);
     stage->range = rv_net_range(desc->net, desc->first, desc->last);
     TRY(rv_net_crossing(desc->net, desc->first, &stage->before));
     TRY(rv_net_crossing(desc->net, desc->last, &stage->after));
     TRY(rv_version_create_range(&stage->range, desc->device, &stage->version));
-    TRY(rv_optimizer_create_range(&stage->range, desc->train, desc->total_steps,
+    TRY(rv_optimizer_create_range(&stage->range, desc->device, desc->train, desc->total_steps,
                                   &stage->optimizer));
     TRY(desc->device->ops->alloc(desc->device->ctx, sizeof(float) * stage->range.n_trained,
                                  "gradient", (void **)&stage->gradient));
@@ -225,9 +227,11 @@ rv_status rv_stage_step(rv_stage *stage, rv_turn *turn, rv_link **edge) {
         [RV_WORK_U] = rv_item_update,  [RV_WORK_NORM] = rv_item_norm,
     };
     rv_status status = RV_OK;
+    const rv_device *device = stage->desc.device;
     *turn = RV_TURN_END;
     *edge = NULL;
-    if (stage->at == stage->count) return RV_OK;
+    /* Between steps the host reads and writes what the ops of a step have left. */
+    if (stage->at == stage->count) return device->ops->queue_sync(device->ctx, NULL);
     const rv_work *work = &stage->list[stage->at];
     TRY(items[work->kind](stage, work, edge));
     *turn = *edge ? RV_TURN_WAIT : RV_TURN_DONE;

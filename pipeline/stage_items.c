@@ -210,6 +210,7 @@ static rv_status forward_layers(item *it) {
     }
     TRY(rv_net_forward(pass));
     if (stage->spikes) TRY(rv_pass_count_spikes(pass, stage->spikes));
+    if (stage->observer) TRY(rv_pass_sync(pass));
     if (stage->observer) TRY(stage->observer->forward(stage->observer->self, pass));
     if (is_last(stage)) TRY(forward_loss(it));
 out:
@@ -424,6 +425,8 @@ rv_status rv_item_update(rv_stage *stage, const rv_work *work, rv_link **edge) {
     if (*edge) goto out;
     TRY(rv_optimizer_update(stage->optimizer, desc->device, NULL, rv_version_block(stage->version),
                             stage->gradient, stage->scale));
+    /* The host moves averages, and derives what it keeps of learned parameters. */
+    TRY(desc->device->ops->queue_sync(desc->device->ctx, NULL));
     /* Moving averages depend on the order in which they move: micro-batches ascending. */
     for (int m = 0; m < M; m++) {
         int row, B;

@@ -44,9 +44,10 @@ static void say_what_runs(const rv_training *training) {
         used += (size_t)snprintf(forms + used, sizeof forms - used, "%s%s %s", used ? ", " : "",
                                  rv_net_layer_name(setup->net, i), form_names[form]);
     }
+    if (setup->devices.why[0]) rv_training_say(training, "no GPU: %s", setup->devices.why);
     rv_training_say(training, "%s (preset %s); forms: %s; isa %s, %d thread%s", neurons,
-                    setup->config->preset, forms, rv_isa_name(rv_device_isa(&setup->device)),
-                    setup->threads, setup->threads == 1 ? "" : "s");
+                    setup->config->preset, forms, rv_setup_isa(setup), setup->threads,
+                    setup->threads == 1 ? "" : "s");
 }
 
 /* One line: where the network is cut, in which order its parts work, what that should bring. */
@@ -123,7 +124,7 @@ static rv_status run_open(rv_training *training, const char *stem) {
     const rv_setup *setup = &training->setup;
     const rv_run_info info = {
         .version = RANVIER_VERSION,
-        .isa = rv_isa_name(rv_device_isa(&setup->device)),
+        .isa = rv_setup_isa(setup),
         .schedule = setup->plan ? setup->plan->schedule.name : "serial",
         .digest = training->digest,
         .seed = setup->config->seed,
@@ -235,8 +236,8 @@ rv_status rv_training_open(rv_training *training) {
     TRY(rv_setup_device(setup, options->isa, options->threads));
     TRY(rv_config_digest(setup->config, training->digest));
     if (training->resumed)
-        TRY(rv_resume_match(&training->resume, setup->config, training->digest,
-                            rv_isa_name(rv_device_isa(&setup->device)), say_line, training));
+        TRY(rv_resume_match(&training->resume, setup->config, training->digest, rv_setup_isa(setup),
+                            say_line, training));
     TRY(rv_setup_net(setup, &train->source));
     length_find(training);
     TRY(rv_training_memory(training));

@@ -25,15 +25,55 @@ static rv_spikes batch_spikes(const rv_encode_job *job) {
     return x;
 }
 
-/* Zeroed, because rows set single bits; padding bits must be 0 for every reader of words. */
-rv_status rv_job_bits(const rv_encode_job *job, int n, rv_signal *out) {
+/* Bits of n units in what `out` holds, or in the arena: not zeroed. */
+static rv_status bits_place(const rv_encode_job *job, int n, rv_signal *out) {
     rv_status status = RV_OK;
     int T = job->t1 - job->t0;
     uint32_t *bits = out->spikes.bits;
     size_t words = (size_t)T * (size_t)job->B * (size_t)rv_words(n);
     if (!bits) TRY(rv_arena_get(job->arena, words, sizeof *bits, &bits));
-    TRY(job->device->ops->zero(job->device->ctx, job->queue, bits, words * sizeof *bits));
     *out = (rv_signal){.spikes = rv_spikes_of(bits, T, job->B, n)};
+out:
+    return status;
+}
+
+/* Zeroed, because rows set single bits; padding bits must be 0 for every reader of words. The host
+ * sets them, so it waits until no op uses that memory any more. */
+rv_status rv_job_bits(const rv_encode_job *job, int n, rv_signal *out) {
+    rv_status status = RV_OK;
+    const rv_device *device = job->device;
+    TRY(bits_place(job, n, out));
+    size_t words = (size_t)out->spikes.T * out->spikes.stride_t;
+    TRY(device->ops->zero(device->ctx, job->queue, out->spikes.bits, words * sizeof(uint32_t)));
+    TRY(device->ops->queue_sync(device->ctx, job->queue));
+out:
+    return status;
+}
+
+/* Frames of `bytes` each, `stride` apart in the batch, one after the other in `to`. */
+static rv_status frames_copy(const rv_encode_job *job, void *to, const void *from, size_t frames,
+                             size_t bytes, size_t stride) {
+    rv_status status = RV_OK;
+    const rv_device *device = job->device;
+    for (size_t t = 0; t < frames; t++)
+        TRY(device->ops->copy(device->ctx, job->queue, (char *)to + t * bytes, false,
+                              (const char *)from + t * stride, true, bytes));
+out:
+    return status;
+}
+
+/* Values of the batch where the device can read them: as they lie, or copied to `to` (NULL: to the
+ * arena). */
+static rv_status values_place(const rv_encode_job *job, float *to, rv_values *out) {
+    rv_status status = RV_OK;
+    rv_values x = rv_job_values(job);
+    size_t frame = (size_t)x.B * (size_t)x.ld, frames = x.stride_t ? (size_t)x.T : 1;
+    *out = x;
+    if (!job->device->ops->apart) return RV_OK;
+    if (!to) TRY(rv_arena_get(job->arena, frame * frames, sizeof *to, &to));
+    TRY(frames_copy(job, to, x.data, frames, 4 * frame, 4 * x.stride_t));
+    out->data = to;
+    if (x.stride_t) out->stride_t = frame;
 out:
     return status;
 }
@@ -55,16 +95,26 @@ static rv_status constant_check(const rv_encode_options *o, const rv_source *sou
     return RV_OK;
 }
 
-/* No copy: the batch outlives the step. */
+/* No copy in the host's memory: the batch outlives the step. */
 static rv_status constant_encode(const rv_encode_options *o, const rv_encode_job *job,
                                  rv_signal *out) {
+    rv_status status = RV_OK;
+    const rv_spikes x = job->batch->input.spikes.bits ? batch_spikes(job) : (rv_spikes){0};
     (void)o;
-    *out = (rv_signal){{0}, {0}};
-    if (job->batch->input.spikes.bits)
-        out->spikes = batch_spikes(job);
-    else
-        out->values = rv_job_values(job);
-    return RV_OK;
+    if (!x.bits) {
+        float *to = out->values.data;
+        *out = (rv_signal){{0}, {0}};
+        return values_place(job, to, &out->values);
+    }
+    if (!job->device->ops->apart) {
+        *out = (rv_signal){.spikes = x};
+        return RV_OK;
+    }
+    TRY(bits_place(job, x.n, out));
+    TRY(frames_copy(job, out->spikes.bits, x.bits, (size_t)x.T, 4 * out->spikes.stride_t,
+                    4 * x.stride_t));
+out:
+    return status;
 }
 
 /* ---- rate -------------------------------------------------------------------------------- */
@@ -78,9 +128,10 @@ static rv_status rate_check(const rv_encode_options *o, const rv_source *source,
 /* Drawn on the device from counters, so that a chunk needs nothing of the chunks before it. */
 static rv_status rate_encode(const rv_encode_options *o, const rv_encode_job *job, rv_signal *out) {
     rv_status status = RV_OK;
-    rv_values frame = rv_job_values(job);
+    rv_values frame;
     (void)o;
-    TRY(rv_job_bits(job, frame.n, out));
+    TRY(values_place(job, NULL, &frame));
+    TRY(bits_place(job, frame.n, out));
     TRY(job->device->ops->encode_rate(job->device->ctx, job->queue, frame,
                                       job->batch->sample + job->row, job->seed, job->batch->epoch,
                                       job->t0, out->spikes));

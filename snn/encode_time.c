@@ -88,6 +88,7 @@ static rv_status delta_values(const rv_encode_job *job, int n, rv_signal *out) {
     float *data = out->values.data;
     size_t count = (size_t)T * (size_t)job->B * (size_t)rv_round_up(n, RV_LANES);
     if (!data) TRY(rv_arena_get(job->arena, count, sizeof *data, &data));
+    TRY(job->device->ops->queue_sync(job->device->ctx, job->queue)); /* ops may still read it */
     memset(data, 0, count * sizeof *data);
     *out = (rv_signal){.values = rv_values_of(data, T, job->B, n)};
 out:

@@ -38,7 +38,7 @@ static rv_status measure(const rv_net *net, const rv_device *device, const rv_ve
     rv_status status = RV_OK;
     rv_state *state = NULL;
     rv_tape *tape = NULL;
-    rv_arena arena = {0};
+    rv_arena arena = {.memory = rv_device_memory(device)};
     TRY(rv_state_create(net, device, B, &state));
     TRY(rv_tape_create(net, device, T < CHUNK ? T : CHUNK, B, &tape));
     for (int t = 0; t < T; t += CHUNK) {

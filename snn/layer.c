@@ -107,26 +107,26 @@ rv_values rv_tape_membrane(const rv_tape *tape, int layer) {
 }
 
 /* ---- copies ------------------------------------------------------------------------------ */
-static void row_copy(float *restrict to, const float *restrict from, int n, int ld, bool add) {
-    if (add) {
-        for (int u = 0; u < n; u++)
-            to[u] += from[u];
-    } else {
-        memcpy(to, from, sizeof(float) * (size_t)n);
-        memset(to + n, 0, sizeof(float) * (size_t)(ld - n));
-    }
+/* By the device, so in the order of its queue. A held frame of several steps goes into a held view
+ * once for each of them; the op takes it for one. */
+rv_status rv_values_copy(const rv_pass *pass, rv_values to, rv_values from, bool add) {
+    rv_status status = RV_OK;
+    const rv_signal x = {.values = from};
+    int times = to.stride_t == 0 && from.stride_t == 0 ? from.T : 1;
+    for (int k = 0; k < times; k++)
+        TRY(pass->device->ops->copy_units(pass->device->ctx, pass->queue, &x, 0, to, 0, to.n,
+                                          add || k > 0));
+out:
+    return status;
 }
 
-/* A held target sums the steps of `from` (add), t descending; that is how chunks add up, too. */
-void rv_values_copy(rv_values to, rv_values from, bool add) {
-    int T = to.stride_t == 0 ? from.T : to.T;
-    for (int t = T - 1; t >= 0; t--) {
-        for (int b = 0; b < to.B; b++) {
-            row_copy(to.data + (size_t)t * to.stride_t + (size_t)b * (size_t)to.ld,
-                     from.data + (size_t)t * from.stride_t + (size_t)b * (size_t)from.ld, to.n,
-                     to.ld, add);
-        }
-    }
+rv_status rv_pass_sync(const rv_pass *pass) {
+    return pass->device->ops->queue_sync(pass->device->ctx, pass->queue);
+}
+
+static rv_status values_zero(const rv_pass *pass, rv_values v) {
+    size_t count = v.stride_t ? (size_t)v.T * v.stride_t : (size_t)v.B * (size_t)v.ld;
+    return pass->device->ops->zero(pass->device->ctx, pass->queue, v.data, count * sizeof *v.data);
 }
 
 /* Restart bits of the batch are packed by its samples; a micro-batch needs them from its own
@@ -139,6 +139,7 @@ rv_status rv_pass_starts(const rv_pass *pass, const uint32_t **out) {
     *out = NULL;
     if (!batch || !batch->starts) return RV_OK;
     TRY(rv_arena_get(pass->arena, (size_t)T * (size_t)to, sizeof *starts, &starts));
+    TRY(rv_pass_sync(pass)); /* ops may still use what lay there before */
     memset(starts, 0, sizeof *starts * (size_t)T * (size_t)to);
     for (int t = 0; t < T; t++) {
         const uint32_t *bits = batch->starts + (size_t)(pass->t0 + t) * (size_t)from;
@@ -176,7 +177,10 @@ rv_status rv_net_forward(rv_pass *pass) {
         pass->tape->signal[l + 1] = output_signal(pass, layer);
         if (layer->kind->view || (layer->held && pass->t0 != 0)) continue;
         TRY(layer->kind->forward(pass, layer));
-        if (layer->desc->regularizer.row && pass->training) rv_regularizer_forward(pass, layer);
+        if (layer->desc->regularizer.row && pass->training) {
+            TRY(rv_pass_sync(pass));
+            rv_regularizer_forward(pass, layer);
+        }
         rv_arena_release(pass->arena, mark);
     }
 out:
@@ -281,29 +285,28 @@ out:
 /* ---- what crosses the ends --------------------------------------------------------------- */
 /* An adjoint that the takers in the range add to: of a layer of the range, or of one before it
  * that the range hands on. */
-static void seed_adjoint(rv_pass *pass, int source, rv_values g) {
+static rv_status seed_adjoint(rv_pass *pass, int source, rv_values g) {
     rv_values *adjoint = &pass->tape->adjoint[source + 1];
-    if (!g.data) return;
+    if (!g.data) return RV_OK;
     if (source < pass->first) {
         int at = crossing_find(pass->before, source);
-        if (at < 0 || !pass->g_before[at].data) return;
+        if (at < 0 || !pass->g_before[at].data) return RV_OK;
         *adjoint = pass->g_before[at];
-        rv_values_copy(*adjoint, g, adjoint->stride_t == 0);
-        return;
+        return rv_values_copy(pass, *adjoint, g, adjoint->stride_t == 0);
     }
     const rv_layer *layer = &pass->net->layers[source];
-    if (layer->held && layer->live) {
-        rv_values_copy(*adjoint, g, true);
-    } else if (layer->kind->map && layer->live) { /* W reads it after the caller's memory is gone */
+    if (layer->held && layer->live) return rv_values_copy(pass, *adjoint, g, true);
+    if (layer->kind->map && layer->live) { /* W reads it after the caller's memory is gone */
         *adjoint = map_adjoint(pass, layer);
-        rv_values_copy(*adjoint, g, false);
-    } else {
-        *adjoint = g;
+        return rv_values_copy(pass, *adjoint, g, false);
     }
+    *adjoint = g;
+    return RV_OK;
 }
 
 /* What is known before the walk: the adjoints of what leaves the range, the sums of held ones. */
-static void seed_adjoints(rv_pass *pass) {
+static rv_status seed_adjoints(rv_pass *pass) {
+    rv_status status = RV_OK;
     const rv_net *net = pass->net;
     rv_values *adjoint = pass->tape->adjoint;
     memset(adjoint, 0, sizeof *adjoint * ((size_t)net->layer_count + 1));
@@ -313,37 +316,45 @@ static void seed_adjoints(rv_pass *pass) {
     }
     for (int k = 0; pass->before && k < pass->before->count && pass->t0 == 0; k++) {
         rv_values g = pass->g_before[k];
-        if (g.data && g.stride_t == 0)
-            memset(g.data, 0, sizeof *g.data * (size_t)g.B * (size_t)g.ld);
+        if (g.data && g.stride_t == 0) TRY(values_zero(pass, g));
     }
-    seed_adjoint(pass, rv_pass_last(pass), pass->gs);
+    TRY(seed_adjoint(pass, rv_pass_last(pass), pass->gs));
     for (int k = 0; pass->after && k < pass->after->count; k++)
         if (!pass->after->tensor[k].held || pass->t0 == 0)
-            seed_adjoint(pass, pass->after->tensor[k].layer, pass->g_after[k]);
+            TRY(seed_adjoint(pass, pass->after->tensor[k].layer, pass->g_after[k]));
+out:
+    return status;
 }
 
 /* The takers' sums of a held source, complete at chunk 0: the last taker in topological order
  * first, as everywhere. */
-static void sum_edges(const rv_pass *pass, int source, rv_values sum) {
+static rv_status sum_edges(const rv_pass *pass, int source, rv_values sum) {
+    rv_status status = RV_OK;
     for (int l = pass->last - 1; l >= pass->first; l--) {
         const rv_layer *layer = &pass->net->layers[l];
         for (int k = 0; k < layer->input_count && !layer->kind->view; k++)
-            if (layer->input[k] == source) rv_values_copy(sum, edge_adjoint(pass, layer, k), true);
+            if (layer->input[k] == source)
+                TRY(rv_values_copy(pass, sum, edge_adjoint(pass, layer, k), true));
     }
+out:
+    return status;
 }
 
 /* After the walk: held sums; zero for what no adjoint has reached. */
-static void leave_adjoints(const rv_pass *pass) {
+static rv_status leave_adjoints(const rv_pass *pass) {
+    rv_status status = RV_OK;
     for (int k = 0; pass->before && k < pass->before->count; k++) {
         rv_values g = pass->g_before[k];
         int source = pass->before->tensor[k].layer;
         if (!g.data) continue;
         if (g.stride_t == 0) {
-            if (pass->t0 == 0) sum_edges(pass, source, g);
+            if (pass->t0 == 0) TRY(sum_edges(pass, source, g));
         } else if (!pass->tape->adjoint[source + 1].data) {
-            memset(g.data, 0, sizeof *g.data * (size_t)g.T * g.stride_t);
+            TRY(values_zero(pass, g));
         }
     }
+out:
+    return status;
 }
 
 /* The adjoint so far may be the caller's memory: the penalty is added to a copy. */
@@ -351,10 +362,8 @@ static rv_status regularize(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     rv_values *sum = &pass->tape->adjoint[layer->index + 1], own;
     TRY(scratch_adjoint(pass, layer, &own));
-    if (sum->data)
-        rv_values_copy(own, *sum, false);
-    else
-        memset(own.data, 0, sizeof(float) * (size_t)own.T * own.stride_t);
+    TRY(sum->data ? rv_values_copy(pass, own, *sum, false) : values_zero(pass, own));
+    TRY(rv_pass_sync(pass));
     rv_regularizer_backward(pass, layer, own);
     *sum = own;
 out:
@@ -367,15 +376,15 @@ rv_status rv_net_backward(rv_pass *pass) {
     rv_status status = RV_OK;
     rv_tape *tape = pass->tape;
     tape->depth = 0;
-    seed_adjoints(pass);
+    TRY(seed_adjoints(pass));
     for (int l = pass->last - 1; l >= pass->first; l--) {
         const rv_layer *layer = &pass->net->layers[l];
         if (!layer->live || layer->kind->view || (layer->held && pass->t0 != 0)) continue;
         pass->layer = l;
-        if (layer->held) sum_edges(pass, l, tape->adjoint[l + 1]);
+        if (layer->held) TRY(sum_edges(pass, l, tape->adjoint[l + 1]));
         if (layer->held && layer->kind->map) { /* the state's twin is not W's to read */
             rv_values g = map_adjoint(pass, layer);
-            rv_values_copy(g, tape->adjoint[l + 1], false);
+            TRY(rv_values_copy(pass, g, tape->adjoint[l + 1], false));
             tape->adjoint[l + 1] = g;
         }
         if (layer->desc->regularizer.row) TRY(regularize(pass, layer));
@@ -383,7 +392,7 @@ rv_status rv_net_backward(rv_pass *pass) {
         while (tape->depth > 0 && tape->stack[tape->depth - 1].layer >= l)
             rv_arena_release(pass->arena, tape->stack[--tape->depth].mark);
     }
-    leave_adjoints(pass);
+    TRY(leave_adjoints(pass));
 out:
     return status;
 }

@@ -183,7 +183,7 @@ RV_CHECKED rv_status rv_pass_adjoint_in(rv_pass *pass, const rv_layer *layer, in
                                         bool *add);
 /* to (+)= from, rows of to.n values; a held `from` serves every step of `to`. A held `to` takes the
  * sum over the steps of `from`, with add; without, `from` has one step. */
-void rv_values_copy(rv_values to, rv_values from, bool add);
+RV_CHECKED rv_status rv_values_copy(const rv_pass *pass, rv_values to, rv_values from, bool add);
 /* `starts` of this micro-batch's rows over the chunk, from the arena; NULL without. */
 RV_CHECKED rv_status rv_pass_starts(const rv_pass *pass, const uint32_t **out);
 /* Values a row of the sum for held input k takes in RV_SLOT_EDGES; 0: that input needs none. */

@@ -20,8 +20,10 @@ struct rv_loss {
     rv_loss_options defaults;
     const rv_readout_row *readout;
     const rv_layer *layer; /* the last one */
+    const rv_device *device;
     int B, T, n, ld, classes;
-    rv_course *course;     /* [B][n] */
+    int32_t *length;       /* [B] where the device cannot read the batch's own */
+    rv_course *course;     /* [B][n], of the device, as is the gradient */
     double *judged;        /* [B] loss of the steps so far (every_step) */
     double *weight;        /* [B] of the sample in the batch's mean */
     double *logit, *slope; /* [classes] of one sample */
@@ -31,8 +33,8 @@ struct rv_loss {
 };
 
 /* All that a description can get wrong about the end of a network, with the place of `loss`. */
-static rv_status check_output(const rv_loss_desc *desc, const rv_net *net,
-                              const rv_readout_row *readout) {
+rv_status rv_loss_check(const rv_loss_desc *desc, const rv_net *net) {
+    const rv_readout_row *readout = rv_readout_find(desc->readout);
     const rv_layer *last = &net->layers[net->layer_count - 1];
     const rv_loss_row *row = rv_loss_row_of(&desc->loss);
     int population = desc->population, n = last->n;
@@ -63,15 +65,21 @@ static rv_status check_output(const rv_loss_desc *desc, const rv_net *net,
     return RV_OK;
 }
 
+static rv_status device_alloc(const rv_loss *loss, size_t bytes, void *out) {
+    return loss->device->ops->alloc(loss->device->ctx, bytes, "loss", out);
+}
+
 /* Everything is sized for B samples here: steps allocate nothing. */
-rv_status rv_loss_create(const rv_loss_desc *desc, const rv_net *net, int B, rv_loss **out) {
+rv_status rv_loss_create(const rv_loss_desc *desc, const rv_net *net, const rv_device *device,
+                         int B, rv_loss **out) {
     rv_status status = RV_OK;
     rv_loss *loss = NULL;
     size_t rows_B = (size_t)B;
     *out = NULL;
-    TRY(check_output(desc, net, rv_readout_find(desc->readout)));
+    TRY(rv_loss_check(desc, net));
     TRY(rv_alloc(1, sizeof *loss, "loss", &loss));
     loss->desc = desc;
+    loss->device = device;
     loss->row = rv_loss_row_of(&desc->loss);
     rv_specs_default(loss->row->head.specs, &loss->defaults);
     loss->options = desc->loss.row && desc->loss.options ? desc->loss.options : &loss->defaults;
@@ -81,13 +89,14 @@ rv_status rv_loss_create(const rv_loss_desc *desc, const rv_net *net, int B, rv_
     loss->n = loss->layer->n, loss->ld = loss->layer->ld;
     loss->classes = loss->n / desc->population;
     size_t n = (size_t)loss->n, classes = (size_t)loss->classes;
-    TRY(rv_alloc(rows_B * n, sizeof *loss->course, "loss", &loss->course));
+    TRY(device_alloc(loss, rows_B * n * sizeof *loss->course, &loss->course));
+    TRY(device_alloc(loss, rows_B * sizeof *loss->length, &loss->length));
     TRY(rv_alloc(rows_B, sizeof *loss->judged, "loss", &loss->judged));
     TRY(rv_alloc(rows_B, sizeof *loss->weight, "loss", &loss->weight));
     TRY(rv_alloc(classes, sizeof *loss->logit, "loss", &loss->logit));
     TRY(rv_alloc(classes, sizeof *loss->slope, "loss", &loss->slope));
     TRY(rv_alloc(n, sizeof *loss->row_values, "loss", &loss->row_values));
-    TRY(rv_alloc(rows_B * (size_t)loss->ld, sizeof *loss->gradient, "loss", &loss->gradient));
+    TRY(device_alloc(loss, rows_B * (size_t)loss->ld * sizeof(float), &loss->gradient));
     TRY(rv_alloc(rows_B * classes, sizeof *loss->logits, "loss", &loss->logits));
     *out = loss;
     loss = NULL;
@@ -99,13 +108,14 @@ out:
 void rv_loss_destroy(rv_loss *loss) {
     if (!loss) return;
     rv_free(loss->logits);
-    rv_free(loss->gradient);
+    loss->device->ops->free(loss->device->ctx, loss->gradient);
     rv_free(loss->row_values);
     rv_free(loss->slope);
     rv_free(loss->logit);
     rv_free(loss->weight);
     rv_free(loss->judged);
-    rv_free(loss->course);
+    loss->device->ops->free(loss->device->ctx, loss->length);
+    loss->device->ops->free(loss->device->ctx, loss->course);
     rv_free(loss);
 }
 
@@ -114,7 +124,7 @@ const float *rv_loss_logits(const rv_loss *loss) {
 }
 
 /* ---- reading the output ------------------------------------------------------------------ */
-/* A sample without a single step would divide by zero: it counts as one step. */
+/* As rv_span_length has it: at least one step. */
 static int length_of(const rv_loss *loss, const rv_pass *pass, int b) {
     int length = pass->batch->length ? pass->batch->length[pass->row + b] : loss->T;
     return length < 1 ? 1 : length > loss->T ? loss->T : length;
@@ -189,27 +199,51 @@ static rv_status check_targets(const rv_loss *loss, const rv_pass *pass) {
     return RV_OK;
 }
 
+/* What the readout reads of the last layer. */
+static rv_signal output_of(const rv_loss *loss, const rv_pass *pass) {
+    const int last = pass->net->layer_count - 1;
+    if (!reads_membrane(loss)) return pass->tape->signal[last + 1];
+    return (rv_signal){.values = rv_tape_membrane(pass->tape, last)};
+}
+
+/* Lengths lie in the batch, or in a copy that the first chunk has made. */
+static rv_span span_of(const rv_loss *loss, const rv_pass *pass) {
+    const int32_t *length = pass->batch->length;
+    if (length) length = loss->device->ops->apart ? loss->length : length + pass->row;
+    return (rv_span){pass->t0, loss->T, length};
+}
+
+/* Steps that are judged one by one are looked at by the host. */
+static rv_status judge_steps(rv_loss *loss, const rv_pass *pass) {
+    rv_status status = RV_OK;
+    if (pass->t0 == 0) memset(loss->judged, 0, sizeof *loss->judged * (size_t)pass->B);
+    if (loss->readout->spread != RV_SPREAD_EACH) return RV_OK;
+    TRY(rv_pass_sync(pass));
+    for (int b = 0; b < pass->B; b++) {
+        int length = length_of(loss, pass, b), end = length < pass->t1 ? length : pass->t1;
+        for (int t = pass->t0; t < end; t++)
+            loss->judged[b] +=
+                judge_step(loss, pass, t, b, row_at(loss, pass, t - pass->t0, b)) / length;
+    }
+out:
+    return status;
+}
+
 /* The first chunk begins a new micro-batch. Steps beyond a sample's length do not exist. */
 rv_status rv_loss_observe(rv_loss *loss, const rv_pass *pass) {
     rv_status status = RV_OK;
-    size_t n = (size_t)loss->n;
+    const rv_device *device = loss->device;
+    const rv_signal y = output_of(loss, pass);
+    const int32_t *length = pass->batch->length;
     if (pass->t0 == 0) {
         TRY(check_targets(loss, pass));
-        for (size_t k = 0; k < (size_t)pass->B * n; k++)
-            loss->course[k] = (rv_course){0, -1};
-        memset(loss->judged, 0, sizeof *loss->judged * (size_t)pass->B);
+        if (length && device->ops->apart)
+            TRY(device->ops->copy(device->ctx, pass->queue, loss->length, false, length + pass->row,
+                                  true, sizeof *length * (size_t)pass->B));
     }
-    for (int b = 0; b < pass->B; b++) {
-        int length = length_of(loss, pass, b), end = length < pass->t1 ? length : pass->t1;
-        for (int t = pass->t0; t < end; t++) {
-            const float *y = row_at(loss, pass, t - pass->t0, b);
-            rv_course *course = loss->course + (size_t)b * n;
-            for (int j = 0; j < loss->n; j++)
-                loss->readout->step(&course[j], y[j], t, length);
-            if (loss->readout->spread == RV_SPREAD_EACH)
-                loss->judged[b] += judge_step(loss, pass, t, b, y) / length;
-        }
-    }
+    TRY(device->ops->readout_fold(device->ctx, pass->queue, loss->desc->readout, &y,
+                                  span_of(loss, pass), loss->course));
+    TRY(judge_steps(loss, pass));
 out:
     return status;
 }
@@ -251,7 +285,9 @@ static void gradient_row(const rv_loss *loss, int b, int length, double weight, 
  * mean over the batch however it is cut. */
 rv_status rv_loss_finish(rv_loss *loss, const rv_pass *pass, int batch_size, rv_loss_result *out,
                          int32_t *predictions) {
+    rv_status status = RV_OK;
     *out = (rv_loss_result){0, 0};
+    TRY(rv_pass_sync(pass)); /* for the records */
     for (int b = 0; b < pass->B; b++) {
         int label = loss->desc->classes ? pass->batch->label[pass->row + b] : -1;
         int length = length_of(loss, pass, b), best = 0;
@@ -272,7 +308,8 @@ rv_status rv_loss_finish(rv_loss *loss, const rv_pass *pass, int batch_size, rv_
     }
     if (pass->training)
         out->loss += rv_tape_penalty(pass->tape, pass->first, pass->last, pass->penalty);
-    return RV_OK;
+out:
+    return status;
 }
 
 /* ---- adjoint ----------------------------------------------------------------------------- */
@@ -283,48 +320,41 @@ static bool ends_within(const rv_loss *loss, const rv_pass *pass) {
     return false;
 }
 
-/* The adjoint of one step of one sample, zeroed before. */
-static void adjoint_row(rv_loss *loss, const rv_pass *pass, int t, int b, float *g) {
-    const float *gradient = loss->gradient + (size_t)b * (size_t)loss->ld;
-    const rv_course *course = loss->course + (size_t)b * (size_t)loss->n;
-    int length = length_of(loss, pass, b);
-    switch (loss->readout->spread) {
-    case RV_SPREAD_ALL:
-        memcpy(g, gradient, sizeof *g * (size_t)loss->n);
-        break;
-    case RV_SPREAD_ONE:
-        for (int j = 0; j < loss->n; j++) {
-            int when = course[j].when < 0 ? length - 1 : course[j].when;
-            if (when == t) g[j] = gradient[j];
+/* Every step is judged again, by the host. */
+static rv_status adjoint_steps(rv_loss *loss, const rv_pass *pass, rv_values g) {
+    rv_status status = RV_OK;
+    TRY(rv_pass_sync(pass)); /* ops may still use what lay in g */
+    memset(g.data, 0, sizeof *g.data * (size_t)g.T * g.stride_t);
+    for (int t = 0; t < g.T; t++)
+        for (int b = 0; b < g.B; b++) {
+            float *row = g.data + (size_t)t * g.stride_t + (size_t)b * (size_t)g.ld;
+            int length = length_of(loss, pass, b);
+            if (pass->t0 + t >= length) continue;
+            judge_step(loss, pass, pass->t0 + t, b, row_at(loss, pass, t, b));
+            gradient_row(loss, b, length, loss->weight[b], row);
         }
-        break;
-    case RV_SPREAD_EACH:
-        judge_step(loss, pass, t, b, row_at(loss, pass, t - pass->t0, b));
-        gradient_row(loss, b, length, loss->weight[b], g);
-        break;
-    }
+out:
+    return status;
 }
 
 /* A sum over time has one adjoint for all steps: then one frame with stride 0 is all, as the ops
  * allow it. Otherwise rows are written step by step into scratch. */
 rv_status rv_loss_adjoint(rv_loss *loss, rv_pass *pass) {
     rv_status status = RV_OK;
-    int T = pass->t1 - pass->t0;
-    rv_values g = rv_values_of(loss->gradient, T, pass->B, loss->n);
+    const rv_device *device = loss->device;
+    const rv_spread spread = loss->readout->spread;
+    rv_values g = rv_values_of(loss->gradient, pass->t1 - pass->t0, pass->B, loss->n);
     pass->gs = pass->gv = pass->gh = (rv_values){0};
-    if (loss->readout->spread == RV_SPREAD_ALL && !ends_within(loss, pass)) {
+    if (spread == RV_SPREAD_ALL && !ends_within(loss, pass)) {
         g.stride_t = 0;
     } else {
-        size_t count = (size_t)T * g.stride_t;
-        TRY(rv_arena_get(pass->arena, count, sizeof(float), &g.data));
-        memset(g.data, 0, sizeof(float) * count);
-        for (int t = pass->t0; t < pass->t1; t++) {
-            for (int b = 0; b < pass->B; b++) {
-                float *row =
-                    g.data + (size_t)(t - pass->t0) * g.stride_t + (size_t)b * (size_t)g.ld;
-                if (t < length_of(loss, pass, b)) adjoint_row(loss, pass, t, b, row);
-            }
-        }
+        TRY(rv_arena_get(pass->arena, (size_t)g.T * g.stride_t, sizeof(float), &g.data));
+        if (spread == RV_SPREAD_EACH)
+            TRY(adjoint_steps(loss, pass, g));
+        else
+            TRY(device->ops->readout_spread(device->ctx, pass->queue, loss->course,
+                                            spread == RV_SPREAD_ONE, loss->gradient,
+                                            span_of(loss, pass), g));
     }
     if (reads_membrane(loss))
         pass->gh = g;

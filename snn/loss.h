@@ -12,17 +12,10 @@ typedef enum rv_reads { RV_READS_SPIKES, RV_READS_MEMBRANE, RV_READS_OUTPUT } rv
 /* Where the adjoint of a result goes: to every step alike, to one step, or by judging each step. */
 typedef enum rv_spread { RV_SPREAD_ALL, RV_SPREAD_ONE, RV_SPREAD_EACH } rv_spread;
 
-/* The course of one output of one sample, folded step by step. */
-typedef struct rv_course {
-    double sum; /* or the value that stands */
-    int when;   /* step of that value; -1: none yet */
-} rv_course;
-
 typedef struct rv_readout_row {
     const char *name;
     rv_reads reads;
     rv_spread spread;
-    void (*step)(rv_course *course, double y, int t, int length);
     double (*result)(const rv_course *course, int length);
     double (*slope)(const rv_course *course, int length); /* of the result by y at the step(s) */
 } rv_readout_row;

@@ -101,7 +101,7 @@ static rv_status neuron_forward(rv_pass *pass, const rv_layer *layer) {
     /* An integrator whose value is used by other layers: they read it after B has put the
      * adjoint into h. */
     rv_values out = rv_pass_output(pass, layer)->values;
-    if (out.data && out.data != n.h.data) rv_values_copy(out, n.h, false);
+    if (out.data && out.data != n.h.data) TRY(rv_values_copy(pass, out, n.h, false));
 out:
     return status;
 }
@@ -154,8 +154,11 @@ static rv_status neuron_backward(rv_pass *pass, const rv_layer *layer) {
     if (in_place)
         pass->tape->adjoint[layer->input[0] + 1] = n.h;
     else if (gx.data && !held)
-        rv_values_copy(gx, n.h, add);
-    if (pass->t0 == 0 && plan->learned) rv_neuron_gradients(pass, layer);
+        TRY(rv_values_copy(pass, gx, n.h, add));
+    if (pass->t0 == 0 && plan->learned) {
+        TRY(rv_pass_sync(pass));
+        rv_neuron_gradients(pass, layer);
+    }
 out:
     return status;
 }
@@ -173,6 +176,7 @@ static rv_status spikes_before(const rv_pass *pass, const rv_layer *layer, rv_sp
     if (!starts) goto out;
     size_t count = (size_t)T * out->stride_t;
     TRY(rv_arena_get(pass->arena, count, sizeof *bits, &bits));
+    TRY(rv_pass_sync(pass)); /* the host reads spikes, and writes where ops may have been */
     memcpy(bits, out->bits, sizeof *bits * count);
     for (int t = 0; t < T; t++) {
         for (int b = 0; b < pass->B; b++) {

@@ -293,7 +293,7 @@ rv_map rv_neuron_map(const rv_version *version, const rv_layer *layer) {
     return rv_layer_map(version, layer, layer->n, layer->n, RECURRENT, -1);
 }
 
-/* Constants are spread once, trained parameters after every update. */
+/* Constants are spread once, trained parameters after every update, when no op reads them. */
 rv_status rv_neuron_derive(rv_version *version, const rv_layer *layer, int rows) {
     rv_status status = RV_OK;
     struct rv_derived *derived = &version->derived[layer->index];
@@ -302,8 +302,11 @@ rv_status rv_neuron_derive(rv_version *version, const rv_layer *layer, int rows)
         stored = stored || layer->tensor[p] >= 0;
     if (stored || !derived->params) {
         size_t count = (size_t)RV_P_COUNT * (size_t)layer->ld;
+        const rv_device *device = version->device;
         if (!derived->params)
-            TRY(rv_alloc(count, sizeof(float), "neuron parameters", &derived->params));
+            TRY(device->ops->alloc(device->ctx, count * sizeof(float), "neuron parameters",
+                                   (void **)&derived->params));
+        TRY(device->ops->queue_sync(device->ctx, NULL));
         fill_params(version, layer, derived->params);
     }
     if (layer->recurrent) {
@@ -331,7 +334,7 @@ double rv_neuron_response(const rv_layer *neuron, int steps, double *threshold) 
 /* Called for versions that were never derived, too. */
 void rv_neuron_discard(rv_version *version, const rv_layer *layer) {
     rv_version_unpack(version, layer);
-    rv_free(version->derived[layer->index].params);
+    version->device->ops->free(version->device->ctx, version->derived[layer->index].params);
 }
 
 /* ---- gradients ---- */

@@ -104,6 +104,7 @@ typedef struct run {
 
 struct rv_optimizer {
     rv_range range;
+    const rv_device *device; /* NULL: slots are host memory */
     const optimizer_row *row;
     const optimizer_options *options;
     const rv_choice *schedule;
@@ -113,7 +114,7 @@ struct rv_optimizer {
     int slots;
     float *slot[SLOTS];
     int64_t step, total;
-    bool bad; /* the last update met or made a value that is not finite */
+    uint32_t *bad; /* the last update met or made a value that is not finite */
     rv_plateau plateau;
 };
 
@@ -200,14 +201,29 @@ out:
     return status;
 }
 
+/* Where the update will run: it reads and writes slots and flag in place. */
+static rv_status memory_get(const rv_optimizer *o, size_t bytes, void *out) {
+    if (!o->device) return rv_alloc(bytes, 1, "optimiser state", out);
+    return o->device->ops->alloc(o->device->ctx, bytes, "optimiser state", out);
+}
+
+static void memory_free(const rv_optimizer *o, void *memory) {
+    if (!o->device)
+        rv_free(memory);
+    else
+        o->device->ops->free(o->device->ctx, memory);
+}
+
 /* The horizon is checked here, before the first step could fail. */
-rv_status rv_optimizer_create_range(const rv_range *range, const rv_train_desc *desc,
-                                    int64_t total_steps, rv_optimizer **out) {
+rv_status rv_optimizer_create_range(const rv_range *range, const rv_device *device,
+                                    const rv_train_desc *desc, int64_t total_steps,
+                                    rv_optimizer **out) {
     rv_status status = RV_OK;
     rv_optimizer *o = NULL;
     *out = NULL;
     TRY(rv_alloc(1, sizeof *o, "optimiser", &o));
     o->range = *range;
+    o->device = device;
     o->total = total_steps;
     o->plateau = (rv_plateau){1, INFINITY, 0};
     o->schedule = &desc->schedule;
@@ -217,7 +233,8 @@ rv_status rv_optimizer_create_range(const rv_range *range, const rv_train_desc *
     TRY(make_runs(o, desc));
     o->slots = slot_count(o->row, o->options);
     for (int k = 0; k < o->slots; k++)
-        TRY(rv_alloc(range->n_trained, sizeof(float), "optimiser state", &o->slot[k]));
+        TRY(memory_get(o, range->n_trained * sizeof(float), &o->slot[k]));
+    TRY(memory_get(o, sizeof *o->bad, &o->bad));
     *out = o;
     o = NULL;
 out:
@@ -228,13 +245,14 @@ out:
 rv_status rv_optimizer_create(const rv_net *net, const rv_train_desc *desc, int64_t total_steps,
                               rv_optimizer **out) {
     const rv_range whole = rv_net_range(net, 0, net->layer_count);
-    return rv_optimizer_create_range(&whole, desc, total_steps, out);
+    return rv_optimizer_create_range(&whole, NULL, desc, total_steps, out);
 }
 
 void rv_optimizer_destroy(rv_optimizer *o) {
     if (!o) return;
     for (int k = 0; k < SLOTS; k++)
-        rv_free(o->slot[k]);
+        memory_free(o, o->slot[k]);
+    memory_free(o, o->bad);
     rv_free(o->runs);
     rv_free(o);
 }
@@ -251,7 +269,7 @@ rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue
                               float *block, const float *gradient, double scale) {
     rv_status status = RV_OK;
     const optimizer_options *options = o->options;
-    o->bad = false;
+    TRY(device->ops->zero(device->ctx, queue, o->bad, sizeof *o->bad));
     for (int k = 0; k < o->run_count; k++) {
         const run *r = &o->runs[k];
         rv_optim_update u = {
@@ -272,7 +290,7 @@ rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue
             .centered = options->centered,
             .step = o->step,
             .limit = r->limit,
-            .bad = &o->bad,
+            .bad = o->bad,
         };
         TRY(rv_schedule_rate(o->schedule, r->lr, o->step, o->total, &u.rate,
                              cycled_momentum(o, &u)));
@@ -303,7 +321,7 @@ rv_plateau *rv_optimizer_plateau(rv_optimizer *o) {
 }
 
 bool rv_optimizer_sound(const rv_optimizer *o) {
-    return !o->bad;
+    return *o->bad == 0;
 }
 
 int rv_optimizer_slots(const rv_optimizer *o) {

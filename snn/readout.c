@@ -1,35 +1,9 @@
 /*
- * Readouts: how the course of an output over time becomes one number per output. A row folds a
- * step into the record, says what the record means at the end, and where a slope goes.
+ * Readouts: how the course of an output over time, which the device has folded into a record,
+ * becomes one number per output. A row says what the record means at the end, and where a slope
+ * goes.
  */
 #include "snn/loss.h"
-
-/* Counts, rates and means: the order of addition is that of time. */
-static void step_sum(rv_course *c, double y, int t, int length) {
-    (void)t, (void)length;
-    c->sum += y;
-}
-
-/* Later spikes do not move the first. */
-static void step_first(rv_course *c, double y, int t, int length) {
-    (void)length;
-    if (c->when < 0 && y > 0) c->when = t;
-}
-
-/* The first of equal maxima, as PyTorch's max gives it. */
-static void step_most(rv_course *c, double y, int t, int length) {
-    (void)length;
-    if (c->when >= 0 && y <= c->sum) return;
-    c->sum = y;
-    c->when = t;
-}
-
-/* The last step of the sample, not of the chunk or the batch. */
-static void step_last(rv_course *c, double y, int t, int length) {
-    if (t != length - 1) return;
-    c->sum = y;
-    c->when = t;
-}
 
 /* What step left there: a count, a maximum, a last value. */
 static double result_sum(const rv_course *c, int length) {
@@ -61,20 +35,17 @@ static double slope_mean(const rv_course *c, int length) {
 
 /* every_step judges each step; its sum only serves the prediction. */
 static const rv_readout_row rows[] = {
-    [RV_READ_SPIKE_COUNT] = {"spike_count", RV_READS_SPIKES, RV_SPREAD_ALL, step_sum, result_sum,
+    [RV_READ_SPIKE_COUNT] = {"spike_count", RV_READS_SPIKES, RV_SPREAD_ALL, result_sum, slope_one},
+    [RV_READ_SPIKE_RATE] = {"spike_rate", RV_READS_SPIKES, RV_SPREAD_ALL, result_mean, slope_mean},
+    [RV_READ_FIRST_SPIKE] = {"first_spike", RV_READS_SPIKES, RV_SPREAD_ONE, result_first,
                              slope_one},
-    [RV_READ_SPIKE_RATE] = {"spike_rate", RV_READS_SPIKES, RV_SPREAD_ALL, step_sum, result_mean,
-                            slope_mean},
-    [RV_READ_FIRST_SPIKE] = {"first_spike", RV_READS_SPIKES, RV_SPREAD_ONE, step_first,
-                             result_first, slope_one},
-    [RV_READ_MEMBRANE_MAX] = {"membrane_max", RV_READS_MEMBRANE, RV_SPREAD_ONE, step_most,
-                              result_sum, slope_one},
-    [RV_READ_MEMBRANE_MEAN] = {"membrane_mean", RV_READS_MEMBRANE, RV_SPREAD_ALL, step_sum,
-                               result_mean, slope_mean},
-    [RV_READ_MEMBRANE_LAST] = {"membrane_last", RV_READS_MEMBRANE, RV_SPREAD_ONE, step_last,
-                               result_sum, slope_one},
-    [RV_READ_EVERY_STEP] = {"every_step", RV_READS_OUTPUT, RV_SPREAD_EACH, step_sum, result_mean,
-                            slope_mean},
+    [RV_READ_MEMBRANE_MAX] = {"membrane_max", RV_READS_MEMBRANE, RV_SPREAD_ONE, result_sum,
+                              slope_one},
+    [RV_READ_MEMBRANE_MEAN] = {"membrane_mean", RV_READS_MEMBRANE, RV_SPREAD_ALL, result_mean,
+                               slope_mean},
+    [RV_READ_MEMBRANE_LAST] = {"membrane_last", RV_READS_MEMBRANE, RV_SPREAD_ONE, result_sum,
+                               slope_one},
+    [RV_READ_EVERY_STEP] = {"every_step", RV_READS_OUTPUT, RV_SPREAD_EACH, result_mean, slope_mean},
 };
 
 /* The enum is part of the interface: a value from outside may be anything. */

@@ -41,6 +41,7 @@ rv_status rv_serial_create(const rv_serial_desc *desc, rv_serial **out) {
              train->batch);
     TRY(rv_alloc(1, sizeof *s, "trainer", &s));
     s->desc = *desc, s->net = net, s->device = desc->device;
+    s->arena.memory = rv_device_memory(s->device);
     s->B = train->batch, s->rows = (train->batch + M - 1) / M, s->chunks = C;
     TRY(rv_version_create(net, desc->device, &s->version));
     TRY(rv_net_init(net, rv_version_block(s->version)));
@@ -50,8 +51,9 @@ rv_status rv_serial_create(const rv_serial_desc *desc, rv_serial **out) {
     TRY(rv_alloc((size_t)C, sizeof *s->tape, "tapes", &s->tape));
     for (int c = 0; c < C; c++)
         TRY(rv_tape_create(net, desc->device, (T + C - 1) / C, s->rows, &s->tape[c]));
-    TRY(rv_loss_create(desc->loss, net, s->rows, &s->loss));
-    TRY(rv_optimizer_create(net, train, desc->total_steps, &s->optimizer));
+    TRY(rv_loss_create(desc->loss, net, desc->device, s->rows, &s->loss));
+    const rv_range whole = rv_net_range(net, 0, net->layer_count);
+    TRY(rv_optimizer_create_range(&whole, desc->device, train, desc->total_steps, &s->optimizer));
     TRY(s->device->ops->alloc(s->device->ctx, sizeof(float) * net->n_trained, "gradient",
                               (void **)&s->gradient));
     TRY(rv_net_check_chunks(net, C));
@@ -134,6 +136,7 @@ static rv_status forward(rv_serial *s, const rv_batch *batch, int row, int B, fl
                       pass.t1, &s->arena, input));
         TRY(rv_net_forward(&pass));
         if (spikes) TRY(rv_pass_count_spikes(&pass, spikes));
+        if (s->observer) TRY(rv_pass_sync(&pass));
         if (s->observer) TRY(s->observer->forward(s->observer->self, &pass));
         TRY(rv_loss_observe(s->loss, &pass));
         rv_arena_reset(&s->arena);
@@ -197,6 +200,7 @@ static rv_status gradient(rv_serial *s, const rv_batch *batch, rv_step_result *o
         TRY(forward(s, batch, row, B, batch_statistics(s, m), out, NULL, NULL));
         TRY(backward(s, batch, row, B));
     }
+    TRY(s->device->ops->queue_sync(s->device->ctx, NULL));
 out:
     return status;
 }
@@ -230,6 +234,7 @@ rv_status rv_serial_step(rv_serial *s, const rv_batch *batch, rv_step_result *ou
     TRY(clip(s, out, &scale));
     TRY(rv_optimizer_update(s->optimizer, s->device, NULL, rv_version_block(s->version),
                             s->gradient, scale));
+    TRY(s->device->ops->queue_sync(s->device->ctx, NULL));
     apply_statistics(s, batch);
     TRY(rv_version_derive(s->version, s->rows));
 out:

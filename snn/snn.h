@@ -191,6 +191,7 @@ typedef struct rv_pass {
     const rv_crossing *before, *after;
     rv_values *g_before, *g_after;
 } rv_pass;
+RV_CHECKED rv_status rv_pass_sync(const rv_pass *pass); /* ops so far have ended: host may look */
 RV_CHECKED rv_status rv_net_forward(rv_pass *pass);
 RV_CHECKED rv_status rv_net_backward(rv_pass *pass);
 RV_CHECKED rv_status rv_net_weight(rv_pass *pass);
@@ -223,8 +224,10 @@ RV_CHECKED rv_status rv_encode(const rv_choice *encoder, const rv_device *device
  * its value, for snnTorch's neurons `mem`): a reset forgets how far the membrane had come. A last
  * layer that is no neuron is read as it is. Prediction: the largest logit, the first on ties. */
 typedef struct rv_loss rv_loss;
-RV_CHECKED rv_status rv_loss_create(const rv_loss_desc *desc, const rv_net *net, int B,
-                                    rv_loss **out);
+/* RV_CONFIG: the network's last layer does not fit readout, classes, population. */
+RV_CHECKED rv_status rv_loss_check(const rv_loss_desc *desc, const rv_net *net);
+RV_CHECKED rv_status rv_loss_create(const rv_loss_desc *desc, const rv_net *net,
+                                    const rv_device *device, int B, rv_loss **out);
 void rv_loss_destroy(rv_loss *loss);
 typedef struct rv_loss_result {
     double loss;     /* summed over samples, each weighing 1/batch_size */
@@ -243,15 +246,17 @@ typedef struct rv_optimizer rv_optimizer;
 RV_CHECKED rv_status rv_optimizer_create(const rv_net *net, const rv_train_desc *desc,
                                          int64_t total_steps, rv_optimizer **out);
 /* Of the trained tensors of a range: block, gradient and slots are the range's. Groups that match
- * none of them are no error. */
-RV_CHECKED rv_status rv_optimizer_create_range(const rv_range *range, const rv_train_desc *desc,
-                                               int64_t total_steps, rv_optimizer **out);
+ * none of them are no error. device: whose memory the slots are; NULL, as above: the host's. */
+RV_CHECKED rv_status rv_optimizer_create_range(const rv_range *range, const rv_device *device,
+                                               const rv_train_desc *desc, int64_t total_steps,
+                                               rv_optimizer **out);
 void rv_optimizer_destroy(rv_optimizer *optimizer);
 /* U: one pass over the trained tensors, gradients times `scale`; counts the step. */
 RV_CHECKED rv_status rv_optimizer_update(rv_optimizer *optimizer, const rv_device *device,
                                          rv_queue *queue, float *block, const float *gradient,
                                          double scale);
-/* Were the gradients and new weights of the last update finite, and their squares too? */
+/* Were the gradients and new weights of the last update, which has ended, finite, and their squares
+ * too? */
 bool rv_optimizer_sound(const rv_optimizer *optimizer);
 double rv_optimizer_rate(const rv_optimizer *optimizer); /* rate of the next update */
 int rv_optimizer_slots(const rv_optimizer *optimizer);

@@ -106,17 +106,19 @@ static void outside_slots(const rv_range *range, const rv_crossing *before, int 
         slots[RV_SLOT_H] = layer->tape[RV_SLOT_H];
 }
 
-/* The encoded input has slot OUT of an entry past the layers; a held one is the batch's own. */
-static void input_slots(const rv_range *range, rv_slot slots[RV_LAYER_SLOTS]) {
+/* The encoded input has slot OUT of an entry past the layers; a held one is the batch's own, unless
+ * that memory is apart from the device's. */
+static void input_slots(const rv_range *range, bool apart, rv_slot slots[RV_LAYER_SLOTS]) {
     const rv_net_desc *desc = range->net->desc;
+    int n = rv_shape_units(desc->input);
     memset(slots, 0, sizeof(rv_slot) * RV_LAYER_SLOTS);
-    if (range->input && !desc->input_held)
-        slots[RV_SLOT_OUT] = row_slot(rv_shape_units(desc->input), desc->input_spikes, false);
+    if (range->input && (apart || !desc->input_held))
+        slots[RV_SLOT_OUT] = row_slot(n, desc->input_spikes, desc->input_held);
 }
 
 /* The same walk gives offsets and, without them, the size: a plan can ask for bytes before
  * anything is made. */
-static size_t place_tape(const rv_range *range, const rv_crossing *before, int T, int B,
+static size_t place_tape(const rv_range *range, const rv_crossing *before, bool apart, int T, int B,
                          size_t *offset) {
     rv_slot slots[RV_LAYER_SLOTS];
     size_t at = 0;
@@ -125,13 +127,13 @@ static size_t place_tape(const rv_range *range, const rv_crossing *before, int T
         if (!in) outside_slots(range, before, l, slots);
         at = place_slots(in ? range->net->layers[l].tape : slots, T, B, at, offset);
     }
-    input_slots(range, slots);
+    input_slots(range, apart, slots);
     return place_slots(slots, T, B, at, offset);
 }
 
 /* What a planner counts per micro-batch and chunk in flight. */
 size_t rv_tape_bytes(const rv_range *range, const rv_crossing *before, int T, int B) {
-    return 4 * place_tape(range, before, T, B, NULL);
+    return 4 * place_tape(range, before, false, T, B, NULL);
 }
 
 /* All memory of a chunk in one block: F to W touch it in order, and freeing is one call. The
@@ -149,7 +151,7 @@ rv_status rv_tape_create_range(const rv_range *range, const rv_crossing *before,
     TRY(rv_alloc(layers + 1, sizeof *tape->signal, "tape", &tape->signal));
     TRY(rv_alloc(layers + 1, sizeof *tape->adjoint, "tape", &tape->adjoint));
     TRY(rv_alloc(2 * layers + 1, sizeof *tape->stack, "tape", &tape->stack));
-    tape->size = place_tape(range, before, T, B, tape->offset);
+    tape->size = place_tape(range, before, device->ops->apart, T, B, tape->offset);
     TRY(device->ops->alloc(device->ctx, 4 * tape->size, "tape", (void **)&tape->block));
     *out = tape;
     tape = NULL;
@@ -184,8 +186,8 @@ float *rv_tape_slot(const rv_tape *tape, const rv_layer *layer, int k) {
     return tape_at(tape, layer->index, k);
 }
 
-/* A held input needs no copy: the batch outlives the item. What an encoder draws does not, nor
- * does a message. */
+/* A held input of the host needs no copy: the batch outlives the item. What an encoder draws does
+ * not, nor does a message. */
 rv_signal rv_tape_memory(const rv_tape *tape, int layer, int T, int B) {
     const rv_net_desc *desc = tape->net->desc;
     const rv_layer *l = layer < 0 ? NULL : &tape->net->layers[layer];

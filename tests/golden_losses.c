@@ -74,7 +74,7 @@ static bool run(golden_case *c, golden_net *g, const rv_loss_desc *desc) {
     rv_loss_result result = {0};
     if (!golden_ok(c, rv_state_clear(g->state, NULL)) ||
         !golden_ok(c, rv_version_derive(g->version, pass->B)) ||
-        !golden_ok(c, rv_loss_create(desc, g->net, pass->B, &loss)))
+        !golden_ok(c, rv_loss_create(desc, g->net, pass->device, pass->B, &loss)))
         return false;
     *rv_tape_signal(g->tape, -1) = g->batch.input;
     if (golden_ok(c, rv_net_forward(pass)) && golden_ok(c, rv_loss_observe(loss, pass)) &&

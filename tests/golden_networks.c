@@ -319,7 +319,7 @@ static bool one_pass(golden_case *c, plan *p) {
     golden_net *g = &p->g;
     rv_pass *pass = &g->pass;
     rv_loss *loss = NULL;
-    if (!golden_ok(c, rv_loss_create(&p->loss, g->net, pass->B, &loss))) return false;
+    if (!golden_ok(c, rv_loss_create(&p->loss, g->net, pass->device, pass->B, &loss))) return false;
     *rv_tape_signal(g->tape, -1) = g->batch.input;
     pass->gx = golden_values(c, pass->t1, pass->B, rv_shape_units(g->desc.input));
     pass->statistics =

@@ -154,7 +154,7 @@ static void recipe_wrong_key_names_it(void **state) {
          "a whole number from 1 to 1048576, or auto"},
         {"pipeline.cuts=[nowhere]", "pipeline.cuts", "", "\"nowhere\", which is no layer"},
         {"pipeline.memory=2TB", "pipeline.memory", "", "must be bytes (500000, 512MiB, 2GiB)"},
-        {"device=cuda:0", "device", "", "auto or cpu"},
+        {"device=cuda:x", "device", "", "auto, cpu"},
         {"preset=snntorc", "preset", "snntorch", "must be one of"},
         {"train.micro_batches=129", "train.micro_batches", "", "more than \"train.batch\""},
         {"checkpoint.every=10m", "checkpoint.every", "", "1epoch"},

@@ -24,7 +24,7 @@ static void ring(void *self) {
 
 static rv_link *open_link(int slots, wakes *sender, wakes *receiver) {
     rv_link *link = NULL;
-    const rv_link_desc desc = {0, 1, slots, BYTES, {ring, sender}, {ring, receiver}};
+    const rv_link_desc desc = {0, 1, slots, BYTES, NULL, NULL, {ring, sender}, {ring, receiver}};
     pthread_mutex_init(&sender->lock, NULL), pthread_mutex_init(&receiver->lock, NULL);
     pthread_cond_init(&sender->rung, NULL), pthread_cond_init(&receiver->rung, NULL);
     OK(rv_transport_local.open(&rv_transport_local, &desc, &link));

@@ -110,14 +110,14 @@ out:
 
 static void run(course *c) {
     rv_loss *loss = NULL;
-    OK(rv_loss_create(&c->s.loss, c->s.net, BATCH, &loss));
+    OK(rv_loss_create(&c->s.loss, c->s.net, &c->s.device, BATCH, &loss));
     OK(judge(c, loss));
     rv_loss_destroy(loss);
 }
 
 static void refused(course *c, rv_status wanted, const char *words) {
     rv_loss *loss = NULL;
-    rv_status status = rv_loss_create(&c->s.loss, c->s.net, BATCH, &loss);
+    rv_status status = rv_loss_create(&c->s.loss, c->s.net, &c->s.device, BATCH, &loss);
     if (status == RV_OK) status = judge(c, loss);
     rv_loss_destroy(loss);
     assert_int_equal(status, wanted);

@@ -61,7 +61,7 @@ static void run_cut(small *s, int cut, float *gradient, double *loss_value) {
     assert_int_equal(crossing.count, 1);
     range_open(&part[0], s, 0, cut);
     range_open(&part[1], s, cut, s->net->layer_count);
-    OK(rv_loss_create(&s->loss, s->net, BATCH, &loss));
+    OK(rv_loss_create(&s->loss, s->net, &s->device, BATCH, &loss));
     for (int c = 0; c < CHUNKS; c++) {
         pass = pass_of(s, &part[0], c, gradient, &arena);
         *rv_tape_signal(pass.tape, -1) = (rv_signal){{0}, {0}};
