@@ -1,18 +1,30 @@
 /* Linear maps: each op in the form the map was given. */
+#include "kernels/cpu_amx.h"
 #include "kernels/cpu_dense.h"
 #include "kernels/cpu_event.h"
 #include "kernels/cpu_rows.h"
 
-/* Dense products copy panels of the weights as they go, event sums read them as they lie: there is
- * nothing to derive from a version. */
+/* Dense products in float32 copy panels of the weights as they go, event sums read them as they
+ * lie: only products in bf16 derive something from a version, the terms of the weights. */
 rv_status RV_CPU(map_pack)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, int rows,
                            void **packed) {
+    rv_status status = RV_OK;
     (void)ctx, (void)queue, (void)map, (void)rows, (void)packed;
-    return RV_OK;
+#ifdef RV_AMX
+    if (map->adjoint && rv_cpu_amx_pays(ctx, map->in, map->out)) {
+        if (!*packed)
+            TRY(rv_alloc(rv_cpu_amx_terms(map->in, map->out), sizeof(uint16_t), "packed weights",
+                         packed));
+        rv_cpu_amx_pack(ctx, map->weight, (size_t)map->ld, map->in, map->out, *packed);
+    }
+out:
+#endif
+    return status;
 }
 
 void RV_CPU(map_unpack)(rv_ctx *ctx, void *packed) {
-    (void)ctx, (void)packed;
+    (void)ctx;
+    rv_free(packed);
 }
 
 /* Whether all rows of a view are the same distance apart, so that steps can be merged. */
@@ -124,6 +136,12 @@ rv_status RV_CPU(map_backward)(rv_ctx *ctx, rv_queue *queue, const rv_map *map, 
     for (int t = 0; t < (merge ? 1 : frames); t++) {
         p.a = values_row(g, t, 0);
         p.c = values_row(gx, t, 0);
+#ifdef RV_AMX
+        if (map->packed) {
+            TRY(rv_cpu_amx_product(ctx, &p, map->packed, arena));
+            continue;
+        }
+#endif
         TRY(rv_cpu_product(ctx, &p, arena));
     }
 out:

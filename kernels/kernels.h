@@ -62,6 +62,7 @@ typedef struct rv_map {
     rv_form form;
     const float *weight, *bias;
     void *packed;
+    bool adjoint; /* map_backward will be asked for */
 } rv_map;
 
 /* ---- neurons ---------------------------------------------------------------------------- */
@@ -321,8 +322,7 @@ typedef struct rv_device {
     int index;
 } rv_device;
 
-/* ---- devices ---------------------------------------------------------------------------- */
-/* Instruction sets of the CPU, ascending. AUTO picks the best this processor has. */
+/* ---- devices: instruction sets of the CPU, ascending; AUTO picks the best there is ---------- */
 #define RV_ISA_LIST(X)                                                                             \
     X(AUTO, "auto") X(BASELINE, "baseline") X(AVX2, "avx2") X(AVX512, "avx512") X(AMX, "amx")
 #define RV_ISA_ENUM(name, text) RV_ISA_##name,

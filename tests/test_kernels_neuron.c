@@ -111,7 +111,7 @@ static void recurrent_fill(layer *l, uint32_t *state) {
         l->sample[b].weight = weight;
         l->sample[b].bias = bias;
     }
-    l->recurrent = (rv_map){l->n, l->n, l->ld, RV_FORM_EVENT, l->weight, l->bias, NULL};
+    l->recurrent = (rv_map){l->n, l->n, l->ld, RV_FORM_EVENT, l->weight, l->bias, NULL, false};
 }
 
 static void layer_free(layer *l) {
@@ -407,8 +407,8 @@ static void fused_equals_map_then_neuron(void **state) {
         for (int row = 0; row < in; row++)
             for (int u = l.n; u < l.ld; u++)
                 weight[row * l.ld + u] = 0;
-        rv_map map = {in,  l.n, l.ld, RV_FORM_EVENT, weight, k % 4 ? NULL : l.param[RV_P_THETA],
-                      NULL};
+        rv_map map = {in,   l.n,  l.ld, RV_FORM_EVENT, weight, k % 4 ? NULL : l.param[RV_P_THETA],
+                      NULL, false};
         outcome apart = outcome_run(&l, which, 1, false), fused = outcome_run(&l, which, 1, false);
         rv_neuron_forward f = forward_of(&l, &apart, 0, STEPS);
         state_copy(apart.state, l.first, l.n);
