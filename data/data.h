@@ -212,11 +212,13 @@ RV_CHECKED rv_status rv_model_write(const char *path, const char *previous,
                                     const rv_model_save *model);
 /* A copy of it, so that training goes on while another thread writes. create makes room for models
  * like this one (same network and optimiser) and copies its texts; take copies the rest and cannot
- * fail. optimizer: with the state to go on from. */
+ * fail; drop gives the copy's memory back until the next take. optimizer: with the state to go on
+ * from. */
 typedef struct rv_snapshot rv_snapshot;
 RV_CHECKED rv_status rv_snapshot_create(const rv_model_save *model, rv_snapshot **out);
 void rv_snapshot_destroy(rv_snapshot *snapshot);
 void rv_snapshot_take(rv_snapshot *snapshot, const rv_model_save *model);
+void rv_snapshot_drop(rv_snapshot *snapshot);
 RV_CHECKED rv_status rv_snapshot_write(const rv_snapshot *snapshot, const char *path,
                                        const char *previous, bool optimizer);
 size_t rv_snapshot_bytes(const rv_snapshot *snapshot, bool optimizer); /* at most, of the file */

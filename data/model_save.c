@@ -312,6 +312,7 @@ rv_status rv_snapshot_create(const rv_model_save *model, rv_snapshot **out) {
     for (int i = 0; i < s->what.slots; i++)
         TRY(rv_alloc(model->net->n_trained, sizeof(float), "a copy for checkpoints", &s->slot[i]));
     TRY(rv_alloc((size_t)model->health_count, sizeof(float), "a copy for checkpoints", &s->health));
+    rv_snapshot_drop(s);
     TRY(rv_strdup(model->config_text, &s->texts[0]));
     TRY(rv_strdup(model->isa ? model->isa : "", &s->texts[1]));
     TRY(rv_strdup(model->resume_digest ? model->resume_digest : "", &s->texts[2]));
@@ -339,6 +340,13 @@ void rv_snapshot_take(rv_snapshot *s, const rv_model_save *model) {
     s->what.progress = &s->progress;
     for (int i = 0; i < now.slots; i++)
         s->what.slot[i] = s->slot[i];
+}
+
+/* Most of a run passes between two saves. */
+void rv_snapshot_drop(rv_snapshot *s) {
+    rv_idle(s->block, s->what.net->n_all * sizeof *s->block);
+    for (int i = 0; i < s->what.slots; i++)
+        rv_idle(s->slot[i], s->what.net->n_trained * sizeof *s->block);
 }
 
 rv_status rv_snapshot_write(const rv_snapshot *s, const char *path, const char *previous,

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -159,6 +160,15 @@ out:
 
 void rv_free(void *memory) {
     free(memory);
+}
+
+/* Whole pages only: others share the first and the last. A system that refuses keeps the pages,
+ * which costs memory and nothing else. */
+void rv_idle(void *memory, size_t bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)memory;
+    size_t skip = (size_t)(-begin & (page - 1));
+    if (bytes < skip + page) return;
+    (void)madvise((char *)memory + skip, (bytes - skip) / page * page, MADV_DONTNEED);
 }
 
 /* From rv_alloc, so that one function frees all. */

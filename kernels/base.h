@@ -113,7 +113,10 @@ RV_CHECKED rv_status rv_size_add(size_t a, size_t b, size_t *out);
 /* Zeroed memory, 64-byte aligned. count*size is checked. *out is owned by the caller and freed
  * with rv_free. count*size = 0 gives a valid pointer. RV_MEMORY names `what` and the bytes. */
 RV_CHECKED rv_status rv_alloc(size_t count, size_t size, const char *what, void *out);
-void rv_free(void *memory);                                   /* NULL allowed */
+void rv_free(void *memory); /* NULL allowed */
+/* Until it is next written to, `memory` of rv_alloc keeps its addresses but no pages: for large
+ * blocks that are rarely used. What it holds is lost. */
+void rv_idle(void *memory, size_t bytes);
 RV_CHECKED rv_status rv_strdup(const char *text, char **out); /* owned by caller, rv_free */
 
 /* Edits (insert, delete, replace, exchange of two neighbours) that turn one word into the other:

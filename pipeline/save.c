@@ -92,9 +92,15 @@ out:
     return status;
 }
 
+/* Also after a write that failed or was left out. */
+static void written(void *self) {
+    rv_saver *saver = self;
+    rv_snapshot_drop(saver->snapshot);
+}
+
 rv_status rv_saver_save(rv_saver *saver, const rv_progress *progress, int keep) {
     rv_status status = RV_OK;
-    const rv_writer_job job = {write_files, NULL, saver};
+    const rv_writer_job job = {write_files, written, saver};
     TRY(rv_saver_wait(saver));
     saver->model.progress = progress;
     rv_engine_pull(saver->setup->engine);

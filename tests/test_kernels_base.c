@@ -11,6 +11,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "kernels/base.h"
 
@@ -93,6 +95,27 @@ static void memory_is_zeroed_and_aligned(void **state) {
     assert_string_equal(text, "spike");
     rv_free(text);
     rv_free(NULL);
+}
+
+/* A neighbour of the block shares its first and last page. */
+static void memory_idle_gives_back_whole_pages_only(void **state) {
+    (void)state;
+    enum { PAGES = 6 };
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), size = PAGES * page;
+    unsigned char *memory = NULL, there[PAGES];
+    assert_int_equal(rv_alloc(size + page, 1, "a test", &memory), RV_OK);
+    unsigned char *first = memory + (-(uintptr_t)memory & (page - 1)); /* of a page */
+    memset(first, 255, size);
+    rv_idle(first + 1, 10);
+    rv_idle(first + page / 2, size - page);
+    assert_int_equal(mincore(first, size, there), 0);
+    for (int p = 0; p < PAGES; p++)
+        assert_int_equal(there[p] & 1, p == 0 || p == PAGES - 1);
+    for (size_t i = 0; i < page; i++)
+        assert_true(first[i] == 255 && first[size - page + i] == 255);
+    memset(first, 1, size); /* and can be used again */
+    assert_int_equal(first[size / 2], 1);
+    rv_free(memory);
 }
 
 static void words_apart_by_edits_are_counted(void **state) {
@@ -289,6 +312,7 @@ int main(void) {
         cmocka_unit_test(error_wrapping_its_own_message_keeps_it),
         cmocka_unit_test(sizes_that_overflow_are_refused),
         cmocka_unit_test(memory_is_zeroed_and_aligned),
+        cmocka_unit_test(memory_idle_gives_back_whole_pages_only),
         cmocka_unit_test(words_apart_by_edits_are_counted),
         cmocka_unit_test(arena_nested_scratch_keeps_what_lies_below),
         cmocka_unit_test(arena_after_first_items_is_one_block),
