@@ -57,6 +57,8 @@
       "first layers of the stages after the first; default: by measured costs")                    \
     X("", "pipeline.memory", OWN, 0, 0, 0, 0, false, NULL, "text", "",                             \
       "most bytes of the whole process (2GiB, 512MiB); default: no limit")                         \
+    X("", "pipeline.peer_timeout", REAL, AT(peer_timeout), 120, 0, 86400, true, NULL, "number",    \
+      "120.0", "seconds without any progress after which a run ends (76)")                         \
     X("", "checkpoint.every", OWN, 0, 0, 0, 0, false, NULL, "text", "1epoch",                      \
       "updates (500), or a time (90s, 10min, 2h), or 1epoch")                                      \
     X("", "health.policy", CHOICE, AT(health_policy), 0, 0, 0, false, RV_HEALTH_NAMES, "word",     \

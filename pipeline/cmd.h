@@ -19,7 +19,7 @@ typedef struct rv_arguments {
     bool help, json, quiet, verbose;
     int threads; /* 0: not given */
     const char *out, *isa, *data, *split, *predictions, *resume, *init, *layer, *sample;
-    const char *schedule_file, *profile, *dump, *svg;
+    const char *schedule_file, *profile, *dump, *svg, *trace;
     int devices, steps; /* 0: not given */
     double max_seconds; /* 0: not given */
     double grace;

@@ -75,6 +75,8 @@ static const rv_option_row option_rows[] = {
     {"profile", NO_LETTER + 18, "FILE", "costs from this file (plan --json) instead of measuring",
      OPTION_TEXT, FIELD(profile)},
     {"dump", NO_LETTER + 19, "FILE", "write the schedule in text form", OPTION_TEXT, FIELD(dump)},
+    {"trace", NO_LETTER + 23, "FILE", "write a timeline of every step (Chrome trace, Perfetto)",
+     OPTION_TEXT, FIELD(trace)},
     {"svg", NO_LETTER + 20, "FILE", "draw the timeline", OPTION_TEXT, FIELD(svg)},
     {"steps", NO_LETTER + 21, "N", "steps to compare (default 3)", OPTION_COUNT, FIELD(steps)},
     {"json", NO_LETTER + 6, NULL, "print one JSON object on standard output", OPTION_FLAG,

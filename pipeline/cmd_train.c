@@ -178,6 +178,7 @@ rv_code rv_cmd_train(const rv_arguments *arguments) {
         .max_seconds = arguments->max_seconds,
         .grace = arguments->grace,
         .schedule_file = arguments->schedule_file,
+        .trace = arguments->trace,
     };
     rv_train_result result = {.struct_size = sizeof result};
     rv_trainer *trainer = NULL;

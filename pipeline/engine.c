@@ -85,6 +85,10 @@ void rv_engine_observe(rv_engine *engine, const rv_observer *observer) {
         rv_pipeline_observe(engine->pipeline, observer);
 }
 
+rv_timeline *rv_engine_timeline(rv_engine *engine) {
+    return engine->pipeline ? rv_pipeline_timeline(engine->pipeline) : NULL;
+}
+
 /* Every stage's optimiser has what plateau schedules remember. */
 void rv_engine_epoch(rv_engine *engine, double validation_loss) {
     if (engine->serial) rv_optimizer_epoch(rv_serial_optimizer(engine->serial), validation_loss);

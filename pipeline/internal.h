@@ -83,6 +83,9 @@ typedef struct rv_setup {
     rv_engine *engine;
     struct rv_plan *plan; /* NULL: one stage, nothing to choose */
     int threads;
+    const char *trace; /* file of a pipeline's timeline, or NULL */
+    void (*say)(void *user, const char *line);
+    void *user;
 } rv_setup;
 RV_CHECKED rv_status rv_isa_parse(const char *name, rv_isa *out); /* NULL: best. RV_USAGE */
 /* What arithmetic a run has, as files keep it: the instruction set, or the kind of device. */

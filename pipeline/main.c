@@ -16,7 +16,8 @@
 #define PIPELINE " stages chunks micro-batches schedule schedule-file device "
 static const rv_command commands[] = {
     {"train", "CONFIG", "train a network as the recipe says and write a run folder",
-     COMMON PIPELINE "out set threads isa resume init max-time grace", 1, 1, true, rv_cmd_train},
+     COMMON PIPELINE "out set threads isa resume init max-time grace trace", 1, 1, true,
+     rv_cmd_train},
     {"eval", "MODEL|DIR", "evaluate a model file or the best model of a run folder",
      COMMON "data set split predictions threads isa device", 1, 1, false, rv_cmd_eval},
     {"plan", "CONFIG", "cut, schedule, timeline and memory of a training, without training",

@@ -68,6 +68,7 @@ typedef struct rv_train_options {
     double max_seconds; /* save and return 75 in time for this; 0: no limit */
     double grace;       /* refuse (69) to start where a save takes longer than this; 0: never */
     const char *schedule_file; /* order of the work in text form, or NULL */
+    const char *trace;         /* file for a timeline as Chrome trace, or NULL */
 } rv_train_options;
 
 typedef struct rv_train_result {

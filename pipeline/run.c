@@ -3,14 +3,18 @@
  * every link that ends there rings. The first error stops all: links fail from then on, and every
  * bell is rung, so nobody sleeps through it.
  */
+#include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "pipeline/internal.h"
 #include "pipeline/run.h"
+#include "pipeline/watch.h"
 
 enum { FORWARD, BACKWARD, NORM, FACTOR, EDGES }; /* kinds of links */
 
@@ -26,6 +30,7 @@ typedef struct worker {
     rv_stage *stage;
     rv_device device;
     bell bell;
+    rv_post *post;
     pthread_t thread;
     bool started;
 } worker;
@@ -35,6 +40,8 @@ struct rv_pipeline {
     int stages;
     worker *workers;
     rv_link **links; /* [EDGES][stages - 1] */
+    rv_guard guard;
+    rv_timeline *timeline; /* NULL: the seeded driver */
     bool pinned;
     uint64_t turns; /* of the seeded driver: numbers drawn */
     atomic_bool failed;
@@ -75,7 +82,8 @@ static void bell_wait(bell *b, unsigned long seen) {
 
 /* ---- errors ----------------------------------------------------------------------------- */
 
-/* The first error is kept, with where it happened; what the others meet after it is its echo. */
+/* The first error is kept, with where it happened (stage NULL: everywhere); what the others meet
+ * after it is its echo. */
 static void fail_all(rv_pipeline *p, const rv_stage *stage) {
     char where[160];
     const rv_error *mine = rv_error_get();
@@ -83,8 +91,9 @@ static void fail_all(rv_pipeline *p, const rv_stage *stage) {
     bool first = !atomic_load(&p->failed);
     if (first) {
         p->error = *mine;
-        snprintf(p->error.message, sizeof p->error.message, "%s: %.300s",
-                 rv_stage_item(stage, where), mine->message);
+        if (stage)
+            snprintf(p->error.message, sizeof p->error.message, "%s: %.300s",
+                     rv_stage_item(stage, where), mine->message);
         atomic_store(&p->failed, true);
     }
     pthread_mutex_unlock(&p->lock);
@@ -108,18 +117,36 @@ static rv_status outcome(rv_pipeline *p) {
 /* ---- threads ---------------------------------------------------------------------------- */
 
 /* One step of one stage. The bell is read before the attempt, so that a message which comes
- * between attempt and sleep is not slept through. */
+ * between attempt and sleep is not slept through. A wait lasts from the first attempt in vain to
+ * the first that finds what it lacked. */
 static void worker_run(worker *w) {
     rv_pipeline *p = w->pipeline;
+    rv_stage *stage = w->stage;
     rv_turn turn = RV_TURN_DONE;
-    rv_link *edge;
+    rv_link *edge, *lacked = NULL;
+    double begun = rv_host_seconds(), since = 0;
     while (turn != RV_TURN_END && !atomic_load(&p->failed)) {
         unsigned long seen = bell_count(&w->bell);
-        if (rv_stage_step(w->stage, &turn, &edge) != RV_OK) {
-            fail_all(p, w->stage);
+        const rv_work *work = &stage->list[stage->at];
+        rv_post_try(w->post, begun);
+        if (rv_stage_step(stage, &turn, &edge) != RV_OK) {
+            fail_all(p, stage);
             return;
         }
-        if (turn == RV_TURN_WAIT && !atomic_load(&p->failed)) bell_wait(&w->bell, seen);
+        if (lacked && edge != lacked)
+            rv_track_wait(stage->track, lacked, rv_stage_takes(stage, lacked), since, begun);
+        if (edge != lacked) since = begun;
+        lacked = edge;
+        double now = rv_host_seconds();
+        if (turn == RV_TURN_DONE) {
+            rv_track_item(stage->track, work, begun, now);
+            rv_post_moved(w->post, stage, now);
+        } else if (turn == RV_TURN_WAIT && !atomic_load(&p->failed)) {
+            rv_post_wait(w->post, edge, since);
+            bell_wait(&w->bell, seen);
+            now = rv_host_seconds();
+        }
+        begun = now;
     }
 }
 
@@ -149,14 +176,25 @@ static void *worker_main(void *argument) {
 }
 
 /* The lock also orders memory: workers see what rv_stage_begin wrote in this thread, and this
- * thread what they left in their stages. */
+ * thread what they left in their stages. It watches while it waits. */
 static void threads_round(rv_pipeline *p) {
+    const double timeout = p->desc.timeout, every = fmin(1, timeout / 8);
+    double look = rv_host_seconds() + every;
+    rv_guard_begin(&p->guard);
     pthread_mutex_lock(&p->lock);
     p->round++;
     p->busy = p->stages;
     pthread_cond_broadcast(&p->go);
-    while (p->busy > 0)
-        pthread_cond_wait(&p->done, &p->lock);
+    while (p->busy > 0) {
+        struct timespec until = {(time_t)look, (long)(1e9 * (look - floor(look)))};
+        int error = timeout > 0 ? pthread_cond_timedwait(&p->done, &p->lock, &until)
+                                : pthread_cond_wait(&p->done, &p->lock);
+        if (error != ETIMEDOUT || p->busy == 0) continue;
+        pthread_mutex_unlock(&p->lock);
+        if (!atomic_load(&p->failed) && rv_guard_look(&p->guard) != RV_OK) fail_all(p, NULL);
+        look = rv_host_seconds() + every;
+        pthread_mutex_lock(&p->lock);
+    }
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -340,6 +378,23 @@ out:
     return status;
 }
 
+/* The watch over the stages, and their timeline. */
+static rv_status watch_open(rv_pipeline *p) {
+    rv_status status = RV_OK;
+    TRY(rv_guard_init(&p->guard, p->stages, p->desc.timeout, p->desc.say, p->desc.user));
+    for (int s = 0; s < p->stages; s++) {
+        p->guard.stage[s] = p->workers[s].stage;
+        p->workers[s].post = rv_guard_post(&p->guard, s);
+    }
+    if (p->desc.driver != RV_DRIVER_THREADS) goto out;
+    TRY(rv_timeline_create(p->desc.trace, p->desc.schedule, p->links, EDGES * (p->stages - 1),
+                           &p->timeline));
+    for (int s = 0; s < p->stages; s++)
+        p->workers[s].stage->track = rv_timeline_track(p->timeline, s);
+out:
+    return status;
+}
+
 /* Lists that do not fit the recipe, or could not give the bits of one device, are refused before
  * anything is made. Threads come last: they may look at all the rest. */
 rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
@@ -347,6 +402,7 @@ rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
     rv_pipeline *p = NULL;
     const rv_train_desc *train = desc->train;
     const rv_schedule *schedule = desc->schedule;
+    pthread_condattr_t monotonic;
     *out = NULL;
     if (schedule->micros != train->micro_batches || schedule->chunks != train->chunks ||
         schedule->norm != (train->clip_norm > 0))
@@ -360,7 +416,11 @@ rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
     p->desc = *desc, p->stages = schedule->stages;
     pthread_mutex_init(&p->lock, NULL); /* on Linux these cannot fail */
     pthread_cond_init(&p->go, NULL);
-    pthread_cond_init(&p->done, NULL);
+    /* Waits for `done` have a time limit, which a change of the date must not move. */
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     TRY(rv_alloc((size_t)p->stages, sizeof *p->workers, "the stages", &p->workers));
     /* More than there are links, so that rows of a single stage lie inside the table, too. */
     TRY(rv_alloc((size_t)p->stages * EDGES, sizeof *p->links, "the links", &p->links));
@@ -375,6 +435,7 @@ rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
         TRY(stage_open(p, s));
     TRY(links_open(p));
     TRY(weights_init(p));
+    TRY(watch_open(p));
     if (desc->driver == RV_DRIVER_THREADS) TRY(threads_start(p));
     *out = p;
     p = NULL;
@@ -387,6 +448,7 @@ out:
 void rv_pipeline_destroy(rv_pipeline *p) {
     if (!p) return;
     if (p->workers) threads_stop(p);
+    rv_timeline_destroy(p->timeline);
     for (int i = 0; p->links && i < EDGES * (p->stages - 1); i++)
         rv_link_close(p->links[i]);
     for (int s = 0; p->workers && s < p->stages; s++) {
@@ -396,6 +458,7 @@ void rv_pipeline_destroy(rv_pipeline *p) {
         pthread_cond_destroy(&w->bell.rung);
         pthread_mutex_destroy(&w->bell.lock);
     }
+    rv_guard_finish(&p->guard);
     rv_free(p->links);
     rv_free(p->workers);
     pthread_cond_destroy(&p->done);
@@ -414,10 +477,12 @@ static rv_status run_round(rv_pipeline *p, const rv_batch *batch, bool training,
     TRY(outcome(p));
     for (int s = 0; s < p->stages; s++)
         TRY(rv_stage_begin(p->workers[s].stage, batch, training));
+    if (p->timeline) rv_timeline_begin(p->timeline, training);
     if (p->desc.driver == RV_DRIVER_THREADS)
         threads_round(p);
     else
         seeded_round(p);
+    if (p->timeline) rv_timeline_end(p->timeline);
     TRY(outcome(p));
     *out = p->workers[p->stages - 1].stage->result;
 out:
@@ -491,6 +556,10 @@ out:
 void rv_pipeline_gradient(const rv_pipeline *p, float *gradient) {
     for (int s = 0; s < p->stages; s++)
         rv_range_give(&p->workers[s].stage->range, p->workers[s].stage->gradient, gradient, true);
+}
+
+rv_timeline *rv_pipeline_timeline(rv_pipeline *p) {
+    return p->timeline;
 }
 
 int rv_pipeline_stages(const rv_pipeline *p) {

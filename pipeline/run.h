@@ -7,6 +7,7 @@
 #define RV_PIPELINE_RUN_H
 
 #include "pipeline/stage.h"
+#include "pipeline/timeline.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -31,6 +32,12 @@ typedef struct rv_pipeline_desc {
     const rv_transport *transport; /* NULL: in this process */
     rv_driver driver;
     uint64_t seed; /* of RV_DRIVER_SEEDED */
+    /* Of RV_DRIVER_THREADS: seconds without any progress after which a step fails (RV_PEER) with
+     * where every stage is; 0: never. A stage that computes for so long is told as slow. */
+    double timeout;
+    void (*say)(void *user, const char *line); /* in the thread that called; NULL: nobody listens */
+    void *user;
+    const char *trace; /* file of the timeline (timeline.h), or NULL */
 } rv_pipeline_desc;
 
 typedef struct rv_pipeline rv_pipeline;
@@ -52,6 +59,7 @@ void rv_pipeline_read(const rv_pipeline *pipeline, float *block, rv_optimizer *o
 RV_CHECKED rv_status rv_pipeline_write(rv_pipeline *pipeline, const float *block,
                                        rv_optimizer *optimizer);
 void rv_pipeline_gradient(const rv_pipeline *pipeline, float *gradient);
+rv_timeline *rv_pipeline_timeline(rv_pipeline *pipeline); /* NULL: RV_DRIVER_SEEDED */
 int rv_pipeline_stages(const rv_pipeline *pipeline);
 rv_stage *rv_pipeline_stage(rv_pipeline *pipeline, int stage); /* for tests and measurements */
 

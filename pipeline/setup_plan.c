@@ -125,6 +125,10 @@ rv_status rv_setup_pipeline(rv_setup *setup, const rv_plan *plan, rv_version *st
         .devices = &setup->devices,
         .isa = rv_device_isa(&setup->device),
         .threads = setup->threads,
+        .timeout = config->peer_timeout,
+        .say = setup->say,
+        .user = setup->user,
+        .trace = setup->trace,
     };
     TRY(placed(config, "schedule", rv_engine_pipeline(&desc, engine)));
     memcpy(rv_engine_block(*engine), rv_version_block(start), setup->net->n_all * sizeof(float));
@@ -135,21 +139,22 @@ out:
 
 /* Forms before the plan, since costs depend on them. Where nothing is to be decided (one stage,
  * fixed chunks, no limit of memory, no file) there is no plan: measuring would only delay the
- * start. */
+ * start. A timeline is of a pipeline: one stage has the bits of the plain trainer. */
 rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
                            int64_t total_steps, const rv_wish *wish) {
     rv_status status = RV_OK;
     const rv_config *config = setup->config;
     rv_version *start = NULL;
-    bool planned = config->stages > 1 || config->chunks_auto || config->pipeline_memory > 0 ||
-                   wish->schedule_file;
+    bool piped = config->stages > 1 || setup->trace;
+    bool planned =
+        piped || config->chunks_auto || config->pipeline_memory > 0 || wish->schedule_file;
     TRY(rv_setup_check_pipeline(setup));
     TRY(rv_setup_forms(setup, first, block, &start));
     if (planned) {
         TRY(rv_alloc(1, sizeof *setup->plan, "a plan", &setup->plan));
         TRY(rv_setup_plan(setup, first, wish, setup->plan));
     }
-    if (config->stages > 1) {
+    if (piped) {
         TRY(rv_setup_pipeline(setup, setup->plan, start, total_steps, &setup->engine));
     } else {
         TRY(rv_setup_one(setup, total_steps, &setup->engine));

@@ -9,6 +9,7 @@
 
 #include "pipeline/link.h"
 #include "pipeline/schedule.h"
+#include "pipeline/timeline.h"
 #include "snn/snn.h"
 
 #ifdef __cplusplus
@@ -71,6 +72,7 @@ typedef struct rv_stage {
     double *norm; /* sums of squares: of own tensors, last stage: of all */
     double scale; /* factor on the gradient of this step */
     rv_arena arena;
+    rv_track *track;  /* of the timeline; NULL: none */
     rv_work *forward; /* F of all micro-batches: the list of an evaluation */
     /* the step at hand */
     const rv_work *list;

@@ -13,7 +13,8 @@ typedef struct item {
     rv_stage *stage;
     const rv_work *work;
     int row, B, T;
-    char *in, *out; /* slots of messages; NULL: no such edge */
+    char *in, *out;       /* slots of messages; NULL: no such edge */
+    double taken, filled; /* for the timeline: when the one was first read, the other written */
     rv_pass pass;
 } item;
 
@@ -52,20 +53,29 @@ static rv_head head_of(const item *it, rv_work_kind kind, size_t bytes) {
 
 /* A message that is not the expected one is an error of ours and ends the run: going on with it
  * would train on the wrong samples without anyone noticing. */
-static rv_status receive(const item *it, const rv_link *link, rv_work_kind kind, size_t bytes,
+static rv_status receive(item *it, const rv_link *link, rv_work_kind kind, size_t bytes,
                          rv_head *got) {
     const rv_head want = head_of(it, kind, bytes);
+    it->taken = rv_track_now(it->stage->track);
     memcpy(got, it->in, sizeof *got);
     return rv_head_check(got, &want, link->name);
 }
 
+/* The slot of a message that was received is free. */
+static rv_status release(const item *it, rv_link *link) {
+    rv_track_message(it->stage->track, RV_SPAN_RECEIVE, link, it->work, it->taken);
+    return link->ops->release(link, NULL);
+}
+
 /* The payload lies in the slot already. With the head in front the message is whole, and only
  * publish lets the receiver see it. */
-static rv_status send(const item *it, rv_link *link, const rv_head *head) {
+static rv_status send(item *it, rv_link *link, const rv_head *head) {
     if (head->bytes > link->bytes)
         return rv_fail(RV_INTERNAL, "a message of %zu bytes for link %s, which takes %zu",
                        (size_t)head->bytes, link->name, link->bytes);
+    if (it->filled == 0) it->filled = rv_track_now(it->stage->track);
     memcpy(it->out, head, sizeof *head);
+    rv_track_message(it->stage->track, RV_SPAN_SEND, link, it->work, it->filled);
     return link->ops->publish(link, NULL);
 }
 
@@ -148,7 +158,7 @@ static rv_status forward_receive(item *it) {
         *own = rv_tape_memory(it->pass.tape, layer, it->T, it->B);
         TRY(rv_wire_copy(it->pass.device, NULL, &stage->signal[k], own));
     }
-    TRY(link->ops->release(link, NULL));
+    TRY(release(it, link));
 out:
     return status;
 }
@@ -162,6 +172,7 @@ static rv_status forward_send(item *it) {
     rv_pass *pass = &it->pass;
     if (!stage->links.forward_out) return RV_OK;
     rv_head head = head_of(it, RV_WORK_F, rv_wire_forward_bytes(after, it->T, it->B));
+    it->filled = rv_track_now(stage->track);
     rv_wire_forward(after, it->T, it->B, it->out + RV_HEAD_BYTES, stage->signal);
     for (int k = 0; k < after->count && it->B > 0; k++)
         TRY(rv_wire_copy(pass->device, NULL, rv_tape_signal(pass->tape, after->tensor[k].layer),
@@ -272,7 +283,7 @@ rv_status rv_item_backward(rv_stage *stage, const rv_work *work, rv_link **edge)
     if (work->kind == RV_WORK_BW) tape_leave(&it);
     /* Not before the layers have run: they read and change the adjoints in the message itself. B
      * leaves what W needs on the tape, so W does without the message. */
-    if (in) TRY(in->ops->release(in, NULL));
+    if (in) TRY(release(&it, in));
     if (out) {
         head = head_of(&it, RV_WORK_B, rv_wire_backward_bytes(&stage->before, it.T, it.B));
         TRY(send(&it, out, &head));
@@ -358,7 +369,7 @@ static rv_status norm_receive(rv_stage *stage, const rv_work *work, int s, doubl
         memcpy(&part, it.in + RV_HEAD_BYTES + k * sizeof part, sizeof part);
         *sum += part;
     }
-    TRY(link->ops->release(link, NULL));
+    TRY(release(&it, link));
 out:
     return status;
 }
@@ -411,7 +422,7 @@ static rv_status factor_receive(rv_stage *stage, const rv_work *work, rv_link **
     if (!it.in) goto out;
     TRY(receive(&it, link, RV_WORK_NORM, sizeof stage->scale, &head));
     memcpy(&stage->scale, it.in + RV_HEAD_BYTES, sizeof stage->scale);
-    TRY(link->ops->release(link, NULL));
+    TRY(release(&it, link));
 out:
     return status;
 }

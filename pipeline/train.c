@@ -283,7 +283,10 @@ rv_status rv_train_run(const rv_train_options *options, rv_trainer **trainer,
     TRY(rv_alloc(1, sizeof *training.trainer, "the trainer", &training.trainer));
     *trainer = training.trainer;
     TRY(rv_training_open(&training));
-    if (!training.done) TRY(train(&training));
+    if (!training.done) {
+        TRY(train(&training));
+        TRY(rv_training_timeline(&training));
+    }
     TRY(rv_run_status(training.run, "complete"));
 out:
     if (status != RV_OK && status != RV_AGAIN && training.begun_run) {

@@ -65,4 +65,8 @@ RV_CHECKED rv_status rv_training_events(rv_training *training);
 /* From whatever state the training ended in; absent figures are NAN. */
 void rv_training_result(const rv_training *training, rv_train_result *result);
 
+/* ---- train_timeline.c ------------------------------------------------------------------- */
+/* What the stages did, to the log and to metrics.jsonl; nothing of the plain trainer. */
+RV_CHECKED rv_status rv_training_timeline(rv_training *training);
+
 #endif

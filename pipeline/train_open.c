@@ -226,6 +226,7 @@ rv_status rv_training_open(rv_training *training) {
     char stem[256];
     float *block = NULL, *health;
     int count;
+    setup->trace = options->trace, setup->say = say_line, setup->user = training;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
     stem_of(options->config, stem, sizeof stem);
     TRY(folder_claim(training, stem));

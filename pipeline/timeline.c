@@ -1,0 +1,251 @@
+/*
+ * Tracks and their sums. There are two sets of tracks: one is filled by the stages while the other
+ * is being written, so a round waits for the disk only when it is shorter than its own trace.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "pipeline/internal.h"
+#include "pipeline/timeline.h"
+
+enum { COLD = 2 }; /* steps at the start that do not count where there are others */
+
+struct rv_timeline {
+    const rv_schedule *schedule;
+    int stages;
+    rv_track *track[2]; /* [stages]; stages use track[0] */
+    rv_track *wrote;    /* [stages] spans of the writer's thread in this round; under `lock` */
+    pthread_mutex_t lock;
+    rv_trace *trace; /* NULL: no file */
+    rv_writer *writer;
+    rv_round round;
+    bool failed; /* the file: the run goes on without */
+    char flaw[512];
+    double begin;
+    int64_t rounds, steps;
+    rv_stage_times *times; /* [stages] */
+    double busy, makespan;
+};
+
+/* ---- making ----------------------------------------------------------------------------- */
+
+/* Of an item: itself, two waits, messages received and sent. The last stage has such of
+ * every other stage in its NORM. */
+static rv_status tracks_create(rv_timeline *it) {
+    rv_status status = RV_OK;
+    for (int set = 0; set < 2; set++) {
+        TRY(rv_alloc((size_t)it->stages, sizeof(rv_track), "a timeline", &it->track[set]));
+        for (int s = 0; s < it->stages && it->trace; s++) {
+            int count, cells = it->schedule->micros * it->schedule->chunks;
+            rv_track *track = &it->track[set][s];
+            (void)rv_schedule_list(it->schedule, s, &count);
+            track->room = 10 * (count > cells ? count : cells) + 6 * it->stages;
+            TRY(rv_alloc((size_t)track->room, sizeof *track->span, "a timeline", &track->span));
+        }
+    }
+    TRY(rv_alloc((size_t)it->stages, sizeof *it->wrote, "a timeline", &it->wrote));
+    for (int s = 0; s < it->stages && it->trace; s++) {
+        it->wrote[s].room = 4 * it->schedule->micros * it->schedule->chunks;
+        TRY(rv_alloc((size_t)it->wrote[s].room, sizeof(rv_span), "a timeline", &it->wrote[s].span));
+    }
+out:
+    return status;
+}
+
+rv_status rv_timeline_create(const char *path, const rv_schedule *schedule, rv_link *const *links,
+                             int link_count, rv_timeline **out) {
+    rv_status status = RV_OK;
+    rv_timeline *it = NULL;
+    *out = NULL;
+    TRY(rv_alloc(1, sizeof *it, "a timeline", &it));
+    it->schedule = schedule, it->stages = schedule->stages;
+    (void)pthread_mutex_init(&it->lock, NULL); /* Linux: cannot fail */
+    TRY(rv_alloc((size_t)it->stages, sizeof *it->times, "a timeline", &it->times));
+    if (path) {
+        TRY(rv_trace_create(path, schedule, links, link_count, &it->trace));
+        /* One at a time: the set that was written is free when the next is handed over. */
+        TRY(rv_writer_create(1, &it->writer));
+    }
+    TRY(tracks_create(it));
+    *out = it;
+    it = NULL;
+out:
+    rv_timeline_destroy(it);
+    return status;
+}
+
+void rv_timeline_destroy(rv_timeline *it) {
+    if (!it) return;
+    rv_writer_destroy(it->writer);
+    rv_trace_destroy(it->trace);
+    for (int s = 0; s < it->stages; s++) {
+        for (int set = 0; set < 2; set++)
+            if (it->track[set]) rv_free(it->track[set][s].span);
+        if (it->wrote) rv_free(it->wrote[s].span);
+    }
+    rv_free(it->wrote);
+    rv_free(it->track[1]);
+    rv_free(it->track[0]);
+    rv_free(it->times);
+    (void)pthread_mutex_destroy(&it->lock);
+    rv_free(it);
+}
+
+rv_track *rv_timeline_track(rv_timeline *it, int stage) {
+    return &it->track[0][stage];
+}
+
+/* ---- spans ------------------------------------------------------------------------------ */
+
+double rv_track_now(const rv_track *track) {
+    return track ? rv_host_seconds() : 0;
+}
+
+static void span_add(rv_track *track, const rv_span *span) {
+    if (!track->span) return;
+    if (track->count == track->room)
+        track->lost++;
+    else
+        track->span[track->count++] = *span;
+}
+
+/* Items come in order, so the first call of a round has the first begin. */
+void rv_track_item(rv_track *track, const rv_work *work, double begin, double end) {
+    if (!track) return;
+    bool update = work->kind == RV_WORK_U || work->kind == RV_WORK_NORM;
+    if (track->first == 0) track->first = begin;
+    *(update ? &track->optimizer : &track->busy) += end - begin;
+    track->last = end;
+    if (!update) track->last_work = end;
+    span_add(track,
+             &(rv_span){begin, end, NULL, work->micro, work->chunk, work->kind, RV_SPAN_ITEM});
+}
+
+/* What a stage waits for before its first item is the fill of the pipeline. */
+void rv_track_wait(rv_track *track, const rv_link *link, bool data, double begin, double end) {
+    if (!track) return;
+    if (track->first > 0) *(data ? &track->data : &track->slot) += end - begin;
+    span_add(track, &(rv_span){.begin = begin,
+                               .end = end,
+                               .link = link,
+                               .kind = data ? RV_SPAN_DATA : RV_SPAN_SLOT});
+}
+
+void rv_track_message(rv_track *track, rv_span_kind kind, const rv_link *link, const rv_work *work,
+                      double begin) {
+    if (!track || !track->span) return;
+    span_add(track, &(rv_span){begin, rv_host_seconds(), link, work->micro, work->chunk, work->kind,
+                               (uint8_t)kind});
+}
+
+void rv_timeline_writer(rv_timeline *it, int stage, const rv_work *work, double begin) {
+    if (!it || !it->trace) return;
+    pthread_mutex_lock(&it->lock);
+    span_add(&it->wrote[stage], &(rv_span){begin, rv_host_seconds(), NULL, work->micro, work->chunk,
+                                           work->kind, RV_SPAN_WRITER});
+    pthread_mutex_unlock(&it->lock);
+}
+
+/* ---- rounds ----------------------------------------------------------------------------- */
+
+void rv_timeline_begin(rv_timeline *it, bool training) {
+    it->round.training = training;
+    it->begin = rv_host_seconds();
+}
+
+/* Whose items end before those of others waits for the end of the step: its drain. */
+static void sum_up(rv_timeline *it) {
+    double now = rv_host_seconds(), first = INFINITY, last = 0, busy = 0;
+    /* The cold steps counted while there were no others. */
+    if (++it->steps == COLD + 1) {
+        memset(it->times, 0, sizeof *it->times * (size_t)it->stages);
+        it->busy = it->makespan = 0;
+    }
+    for (int s = 0; s < it->stages; s++) {
+        const rv_track *track = &it->track[0][s];
+        rv_stage_times *times = &it->times[s];
+        double fill = track->first - it->begin, drain = now - track->last;
+        times->total += now - it->begin;
+        times->busy += track->busy, times->optimizer += track->optimizer;
+        times->fill += fill, times->drain += drain;
+        times->data += track->data, times->slot += track->slot;
+        times->other += now - it->begin - fill - drain - track->busy - track->optimizer -
+                        track->data - track->slot;
+        first = fmin(first, track->first), last = fmax(last, track->last_work);
+        busy += track->busy;
+    }
+    it->busy += busy, it->makespan += last - first;
+}
+
+static rv_status round_write(void *self) {
+    return rv_trace_round(self);
+}
+
+/* Spans of the writer go to the track of the round in which they ended. */
+static void writer_spans_take(rv_timeline *it) {
+    pthread_mutex_lock(&it->lock);
+    for (int s = 0; s < it->stages; s++) {
+        for (int i = 0; i < it->wrote[s].count; i++)
+            span_add(&it->track[0][s], &it->wrote[s].span[i]);
+        it->wrote[s].count = 0;
+    }
+    pthread_mutex_unlock(&it->lock);
+}
+
+/* The stages keep the addresses of their tracks, so the sets change their contents. */
+static void hand_over(rv_timeline *it) {
+    rv_round next = {it->trace, it->track[1], it->begin, it->rounds, it->round.training};
+    const rv_writer_job job = {round_write, NULL, &it->round};
+    writer_spans_take(it);
+    it->failed = rv_writer_wait(it->writer) != RV_OK;
+    if (it->failed) return;
+    for (int s = 0; s < it->stages; s++) {
+        rv_track other = it->track[1][s];
+        it->track[1][s] = it->track[0][s];
+        it->track[0][s] = other;
+    }
+    it->round = next;
+    it->failed = rv_writer_submit(it->writer, &job) != RV_OK;
+}
+
+void rv_timeline_end(rv_timeline *it) {
+    if (it->round.training) sum_up(it);
+    it->rounds++;
+    if (it->trace && !it->failed) {
+        hand_over(it);
+        if (it->failed) snprintf(it->flaw, sizeof it->flaw, "%s", rv_error_get()->message);
+    }
+    for (int s = 0; s < it->stages; s++) {
+        rv_track *track = &it->track[0][s];
+        *track = (rv_track){.span = track->span, .room = track->room, .lost = track->lost};
+    }
+}
+
+/* ---- results ---------------------------------------------------------------------------- */
+
+int64_t rv_timeline_steps(const rv_timeline *it) {
+    return it->steps > COLD ? it->steps - COLD : it->steps;
+}
+
+void rv_timeline_times(const rv_timeline *it, int stage, rv_stage_times *out) {
+    *out = it->times[stage];
+}
+
+double rv_timeline_bubble(const rv_timeline *it) {
+    return it->makespan > 0 ? 1 - it->busy / (it->stages * it->makespan) : NAN;
+}
+
+const char *rv_timeline_flaw(rv_timeline *it) {
+    int64_t lost = 0;
+    if (!it->trace) return NULL;
+    if (!it->failed && rv_writer_wait(it->writer) != RV_OK) {
+        it->failed = true;
+        snprintf(it->flaw, sizeof it->flaw, "%s", rv_error_get()->message);
+    }
+    for (int s = 0; s < it->stages; s++)
+        lost += it->track[0][s].lost + it->track[1][s].lost + it->wrote[s].lost;
+    if (!it->failed && lost > 0)
+        snprintf(it->flaw, sizeof it->flaw, "%lld events had no room", (long long)lost);
+    return it->failed || lost > 0 ? it->flaw : NULL;
+}
