@@ -19,8 +19,9 @@ struct rv_timeline {
     pthread_mutex_t lock;
     rv_trace *trace; /* NULL: no file */
     rv_writer *writer;
-    rv_round round;
-    bool failed; /* the file: the run goes on without */
+    rv_round round; /* the writer's while it writes */
+    bool training;  /* the round at hand */
+    bool failed;    /* the file: the run goes on without */
     char flaw[512];
     double begin;
     int64_t rounds, steps;
@@ -150,7 +151,7 @@ void rv_timeline_writer(rv_timeline *it, int stage, const rv_work *work, double 
 /* ---- rounds ----------------------------------------------------------------------------- */
 
 void rv_timeline_begin(rv_timeline *it, bool training) {
-    it->round.training = training;
+    it->training = training;
     it->begin = rv_host_seconds();
 }
 
@@ -195,7 +196,7 @@ static void writer_spans_take(rv_timeline *it) {
 
 /* The stages keep the addresses of their tracks, so the sets change their contents. */
 static void hand_over(rv_timeline *it) {
-    rv_round next = {it->trace, it->track[1], it->begin, it->rounds, it->round.training};
+    rv_round next = {it->trace, it->track[1], it->begin, it->rounds, it->training};
     const rv_writer_job job = {round_write, NULL, &it->round};
     writer_spans_take(it);
     it->failed = rv_writer_wait(it->writer) != RV_OK;
@@ -210,7 +211,7 @@ static void hand_over(rv_timeline *it) {
 }
 
 void rv_timeline_end(rv_timeline *it) {
-    if (it->round.training) sum_up(it);
+    if (it->training) sum_up(it);
     it->rounds++;
     if (it->trace && !it->failed) {
         hand_over(it);
