@@ -48,7 +48,8 @@ static rv_status tracks_create(rv_timeline *it) {
     TRY(rv_alloc((size_t)it->stages, sizeof *it->wrote, "a timeline", &it->wrote));
     for (int s = 0; s < it->stages && it->trace; s++) {
         it->wrote[s].room = 4 * it->schedule->micros * it->schedule->chunks;
-        TRY(rv_alloc((size_t)it->wrote[s].room, sizeof(rv_span), "a timeline", &it->wrote[s].span));
+        TRY(rv_alloc((size_t)it->wrote[s].room, sizeof(rv_lapse), "a timeline",
+                     &it->wrote[s].span));
     }
 out:
     return status;
@@ -103,7 +104,7 @@ double rv_track_now(const rv_track *track) {
     return track ? rv_host_seconds() : 0;
 }
 
-static void span_add(rv_track *track, const rv_span *span) {
+static void span_add(rv_track *track, const rv_lapse *span) {
     if (!track->span) return;
     if (track->count == track->room)
         track->lost++;
@@ -120,31 +121,31 @@ void rv_track_item(rv_track *track, const rv_work *work, double begin, double en
     track->last = end;
     if (!update) track->last_work = end;
     span_add(track,
-             &(rv_span){begin, end, NULL, work->micro, work->chunk, work->kind, RV_SPAN_ITEM});
+             &(rv_lapse){begin, end, NULL, work->micro, work->chunk, work->kind, RV_SPAN_ITEM});
 }
 
 /* What a stage waits for before its first item is the fill of the pipeline. */
 void rv_track_wait(rv_track *track, const rv_link *link, bool data, double begin, double end) {
     if (!track) return;
     if (track->first > 0) *(data ? &track->data : &track->slot) += end - begin;
-    span_add(track, &(rv_span){.begin = begin,
-                               .end = end,
-                               .link = link,
-                               .kind = data ? RV_SPAN_DATA : RV_SPAN_SLOT});
+    span_add(track, &(rv_lapse){.begin = begin,
+                                .end = end,
+                                .link = link,
+                                .kind = data ? RV_SPAN_DATA : RV_SPAN_SLOT});
 }
 
-void rv_track_message(rv_track *track, rv_span_kind kind, const rv_link *link, const rv_work *work,
+void rv_track_message(rv_track *track, rv_lapse_kind kind, const rv_link *link, const rv_work *work,
                       double begin) {
     if (!track || !track->span) return;
-    span_add(track, &(rv_span){begin, rv_host_seconds(), link, work->micro, work->chunk, work->kind,
-                               (uint8_t)kind});
+    span_add(track, &(rv_lapse){begin, rv_host_seconds(), link, work->micro, work->chunk,
+                                work->kind, (uint8_t)kind});
 }
 
 void rv_timeline_writer(rv_timeline *it, int stage, const rv_work *work, double begin) {
     if (!it || !it->trace) return;
     pthread_mutex_lock(&it->lock);
-    span_add(&it->wrote[stage], &(rv_span){begin, rv_host_seconds(), NULL, work->micro, work->chunk,
-                                           work->kind, RV_SPAN_WRITER});
+    span_add(&it->wrote[stage], &(rv_lapse){begin, rv_host_seconds(), NULL, work->micro,
+                                            work->chunk, work->kind, RV_SPAN_WRITER});
     pthread_mutex_unlock(&it->lock);
 }
 

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-typedef enum rv_span_kind {
+typedef enum rv_lapse_kind {
     RV_SPAN_ITEM,
     RV_SPAN_RECEIVE, /* a message is read; at its end the slot is free */
     RV_SPAN_SEND,
@@ -23,15 +23,15 @@ typedef enum rv_span_kind {
     RV_SPAN_DATA,   /* waits for a message */
     RV_SPAN_SLOT,   /* waits for a slot */
     RV_SPAN_KINDS
-} rv_span_kind;
+} rv_lapse_kind;
 
-typedef struct rv_span { /* begin, end: rv_host_seconds */
+typedef struct rv_lapse { /* begin, end: rv_host_seconds */
     double begin, end;
     const rv_link *link; /* of messages and waits */
     int32_t micro;
     uint16_t chunk;
     uint8_t work, kind;
-} rv_span;
+} rv_lapse;
 
 /* Seconds of one stage over the training steps that count. */
 typedef struct rv_stage_times {
@@ -45,7 +45,7 @@ typedef struct rv_stage_times {
 typedef struct rv_timeline rv_timeline;
 
 typedef struct rv_track {
-    rv_span *span; /* of this round; NULL: no file */
+    rv_lapse *span; /* of this round; NULL: no file */
     int count, room;
     int64_t lost; /* spans beyond the room */
     double first, last, last_work;
@@ -69,7 +69,7 @@ double rv_track_now(const rv_track *track);
 void rv_track_item(rv_track *track, const rv_work *work, double begin, double end);
 void rv_track_wait(rv_track *track, const rv_link *link, bool data, double begin, double end);
 /* A message of `work`, from `begin` to now. */
-void rv_track_message(rv_track *track, rv_span_kind kind, const rv_link *link, const rv_work *work,
+void rv_track_message(rv_track *track, rv_lapse_kind kind, const rv_link *link, const rv_work *work,
                       double begin);
 /* From the writer's thread. */
 void rv_timeline_writer(rv_timeline *timeline, int stage, const rv_work *work, double begin);

@@ -171,7 +171,7 @@ static int link_find(const rv_trace *it, const rv_link *link) {
 
 /* A message of its link is known by its number, since links keep their order. An arrow begins in
  * the slice of the sender and ends in that of the receiver. */
-static rv_status arrow(rv_trace *it, const rv_round *round, const rv_span *span, int stage) {
+static rv_status arrow(rv_trace *it, const rv_round *round, const rv_lapse *span, int stage) {
     int link = link_find(it, span->link);
     bool send = span->kind == RV_SPAN_SEND;
     if (link < 0) return RV_OK;
@@ -187,7 +187,7 @@ static rv_status arrow(rv_trace *it, const rv_round *round, const rv_span *span,
                  send ? "" : ",\"bp\":\"e\"");
 }
 
-static rv_status slice(rv_trace *it, const rv_round *round, const rv_span *span, int stage) {
+static rv_status slice(rv_trace *it, const rv_round *round, const rv_lapse *span, int stage) {
     static const int lanes[RV_SPAN_KINDS] = {
         [RV_SPAN_ITEM] = COMPUTE,  [RV_SPAN_RECEIVE] = RECEIVE, [RV_SPAN_SEND] = SEND,
         [RV_SPAN_WRITER] = WRITER, [RV_SPAN_DATA] = COMPUTE,    [RV_SPAN_SLOT] = COMPUTE};
@@ -205,7 +205,7 @@ static rv_status slice(rv_trace *it, const rv_round *round, const rv_span *span,
                  round->number);
 }
 
-static rv_status span_write(rv_trace *it, const rv_round *round, const rv_span *span, int stage) {
+static rv_status span_write(rv_trace *it, const rv_round *round, const rv_lapse *span, int stage) {
     rv_status status = RV_OK;
     TRY(slice(it, round, span, stage));
     if (span->kind == RV_SPAN_SEND || span->kind == RV_SPAN_RECEIVE)
