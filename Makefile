@@ -9,7 +9,9 @@ SHELL := /bin/bash
 SAN ?=
 V ?=
 FAULTS ?=
-CUDA ?= 0
+CUDA ?=
+CXX := $(if $(filter default undefined,$(origin CXX)),g++,$(CXX))
+SM ?= 90
 HDF5 ?= auto
 DNNL ?= auto
 CAIRO ?= auto
@@ -31,9 +33,6 @@ GOALS := $(if $(filter undefined,$(origin MAKECMDGOALS)),all,$(MAKECMDGOALS))
 
 ifneq ($(filter-out address thread undefined,$(SAN)),)
 $(error SAN=$(SAN) is not one of: address thread undefined)
-endif
-ifneq ($(CUDA),0)
-$(error CUDA=$(CUDA): this version has no GPU code; leave CUDA=0)
 endif
 
 # ---- probes: none for targets that build nothing --------------------------------------------------
@@ -111,7 +110,7 @@ LIB := $(OUT)/libranvier.a
 TEST_BIN := $(patsubst tests/%.c,$(OUT)/tests/%,$(wildcard tests/test_*.c))
 GOLDEN_OBJ := $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/golden*.c))
 
-.PHONY: all lib test test-long soak test-long-faults soak-faults lint golden bench bench-kernels install help clean summary FORCE
+.PHONY: all lib cuda emu test-emu test test-long soak test-long-faults soak-faults lint golden bench bench-kernels install help clean summary FORCE
 all: summary build/ranvier
 
 summary:
@@ -161,9 +160,57 @@ $(OUT)/tests/%: tests/%.c $(LIB) $(OUT)/flags
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB) -lcmocka $(ALL_LDLIBS)
 
+# ---- plug-ins: kernels/cuda_*.cu with nvcc, and with g++ against the emulator of the tests ----------
+CUDA_SRC := $(wildcard kernels/cuda_*.cu)
+CUDA_OBJ := $(CUDA_SRC:%.cu=$(OUT)/cuda/%.o)
+NVCC := $(if $(filter 0,$(CUDA)),,$(firstword $(if $(CUDA),$(wildcard $(CUDA)/bin/nvcc),$(shell command -v nvcc) \
+    $(wildcard /usr/local/cuda/bin/nvcc))))
+CUDA_LIB := $(firstword $(wildcard $(CUDA)/lib64 $(patsubst %/bin/nvcc,%/lib64,$(NVCC)) /usr/local/cuda/lib64))
+NVCC_FLAGS = -std=c++17 -O3 -gencode arch=compute_$(SM),code=sm_$(SM) -ftz=true -fmad=false -Werror all-warnings \
+    -Xcompiler -fPIC,-Wall,-Wextra,-fvisibility=hidden,-fno-threadsafe-statics,-fno-exceptions,-fno-rtti -I.
+# Bits must not depend on it: only the emulator's speed does.
+EMU_ARCH := $(if $(shell grep -m1 -w fma /proc/cpuinfo | grep -w avx2),-march=x86-64-v3)
+EMU_FLAGS = -std=c++17 -O2 -g -Wall -Wextra -Wshadow -fPIC -fvisibility=hidden -fno-exceptions -ffp-contract=off \
+    $(EMU_ARCH) -I. -Itests/emu -MMD -MP -pthread
+# The emulator itself is not instrumented: it tells the sanitizers what its threads and fibres do.
+EMU_SAN := $(if $(filter address,$(SAN)),-DEMU_ADDRESS)$(if $(filter thread,$(SAN)),-DEMU_THREAD)
+EMU_OBJ := $(patsubst tests/emu/%.cpp,$(OUT)/emu/%.o,$(wildcard tests/emu/emu_*.cpp))
+EMU_PLUGIN := $(OUT)/ranvier_emu.so $(OUT)/tests/ranvier_emu.so
+EMU_BIN := $(patsubst tests/emu/%.c,$(OUT)/tests/%,$(wildcard tests/emu/test_*.c)) $(OUT)/tests/test_emu_faults
+
+cuda: $(if $(NVCC),all $(OUT)/ranvier_cuda.so)
+	$(if $(NVCC),,@echo 'cuda: no nvcc in the PATH, in CUDA= or in /usr/local/cuda: no plug-in for GPUs' >&2; exit 69)
+$(OUT)/cuda/%.o: %.cu $(OUT)/flags
+	@mkdir -p $(@D)
+	$(QUIET)$(NVCC) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -c -o $@ $<
+$(OUT)/ranvier_cuda.so: $(CUDA_OBJ)
+	$(QUIET)$(NVCC) -shared -o $@ $^ -L$(CUDA_LIB) -lcublas -Xlinker -rpath -Xlinker $(CUDA_LIB)
+
+emu: all $(EMU_PLUGIN)
+$(OUT)/emu/%.o: %.cu $(OUT)/flags
+	@mkdir -p $(@D)
+	$(QUIET)$(CXX) $(EMU_FLAGS) $(SANFLAGS) -x c++ -c -o $@ $<
+$(OUT)/emu/%.o: tests/emu/%.cpp $(OUT)/flags
+	@mkdir -p $(@D)
+	$(QUIET)$(CXX) $(EMU_FLAGS) $(EMU_SAN) -c -o $@ $<
+$(OUT)/ranvier_emu.so: $(CUDA_SRC:%.cu=$(OUT)/emu/%.o) $(EMU_OBJ)
+	$(QUIET)$(CXX) -shared $(SANFLAGS) -pthread -Wl,-Bsymbolic -o $@ $^
+$(OUT)/tests/ranvier_emu.so: $(OUT)/ranvier_emu.so
+	@mkdir -p $(@D)
+	$(QUIET)ln -sfn ../ranvier_emu.so $@
+$(OUT)/tests/test_emu_faults: tests/emu/test_faults.cpp $(EMU_OBJ) $(OUT)/flags
+	@mkdir -p $(@D)
+	$(QUIET)$(CXX) $(EMU_FLAGS) -g $(SANFLAGS) $(if $(SAN),-DEMU_SAN='"$(SAN)"') -o $@ $< $(EMU_OBJ) -lcmocka
+$(OUT)/tests/test_emu_%: tests/emu/test_emu_%.c $(LIB) $(OUT)/flags
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB) -lcmocka $(ALL_LDLIBS)
+
 # ---- targets people call ----------------------------------------------------------------------------
 test: all $(TEST_BIN)
 	$(QUIET)scripts/run_tests $(OUT) $(TEST_BIN)
+
+test-emu: emu $(EMU_BIN)
+	$(QUIET)scripts/run_tests $(OUT) $(EMU_BIN)
 
 # Loops a tenth of, and in full, what tests/scale.h says; the calls that fail need a build of theirs.
 test-long soak: all $(TEST_BIN)
@@ -202,6 +249,9 @@ make lib              the library alone
 make test             all unit tests (under a minute)
 make test-long        the same with longer loops (ten minutes); make soak: in full
 make lint             format, include law, length, static analysis
+make cuda             ranvier_cuda.so beside the program: GPUs (CUDA=DIR, SM=90)
+make emu              ranvier_emu.so: the same kernels on an emulated GPU (--device emu:0,1)
+make test-emu         tests of the kernels and of the emulator
 make golden DIR=F     replay the reference vectors of a folder (default tests/golden)
 make bench            a step's time and memory; PEERS=python: beside the Python libraries
 make bench-kernels    every product and neuron step against what the machine can do
@@ -211,7 +261,7 @@ make clean            remove build/
 SAN=address|thread|undefined   sanitizer build         HDF5=0   without HDF5 (no model files)
 FAULTS=1   failing allocations and writes for tests    DNNL=0   without oneDNN (slower)
 CAIRO=0   without cairo (no pictures)
-CC=clang   another compiler      V=1   show commands   CUDA=0   reserved: no GPU code yet
+CC=clang   another compiler      V=1   show commands
 endef
 help:
 	$(info $(HELP))@:

@@ -1,116 +1,70 @@
 /*
- * Optimisers: one pass over a tensor, elementwise, after PyTorch's formulas; then the limit of the
- * tensor. Norms, the rate encoder and spike counts.
+ * Optimisers (optim.h): one pass over a tensor; then the limit of the tensor. Norms, the rate
+ * encoder and spike counts.
  */
 #include "kernels/cpu.h"
 #include "kernels/cpu_rows.h"
-#include "kernels/real.h"
+#include "kernels/optim.h"
 
 #include <math.h>
 
-/* Least value of a tensor that must stay above 0. */
-#define LEAST_POSITIVE 1e-6f
-
 enum { BLOCK = 4096 }; /* floats of one item */
 
-/* What an update needs of its options, in float, once per tensor. */
-typedef struct factors {
-    float rate, decay, momentum, keep, beta1, new1, beta2, new2, step, root, epsilon, shrink;
-} factors;
-
 /* One row of `updates`: floats [first, last) of a tensor. */
-typedef void (*update_fn)(const rv_optim_update *u, const factors *f, size_t first, size_t last);
+typedef void (*update_fn)(const rv_optim_update *u, const rv_optim_factors *f, size_t first,
+                          size_t last);
 
-/* Sutskever et al. 2013 in PyTorch's form: buf = momentum*buf + (1-dampening)*g; w -= rate*buf */
-static void update_sgd(const rv_optim_update *u, const factors *f, size_t first, size_t last) {
+/* Plain descent has no buffer: slot[0] may be absent. */
+static void update_sgd(const rv_optim_update *u, const rv_optim_factors *given, size_t first,
+                       size_t last) {
+    const rv_optim_factors f = *given;
     float *restrict w = u->weight, *restrict m = u->slot[0];
     const float *restrict grad = u->grad;
-    if (f->momentum == 0) { /* no buffer: slot[0] may be absent */
-        for (size_t i = first; i < last; i++) {
-            float g = rv_fma(f->decay, w[i], grad[i] * u->scale);
-            w[i] = rv_fma(-f->rate, g, w[i]);
-        }
+    if (f.momentum == 0) {
+        for (size_t i = first; i < last; i++)
+            w[i] = rv_update_plain(&f, w[i], grad[i]);
         return;
     }
-    /* The first buffer is the gradient itself, undamped. */
-    const float keep = u->step == 0 ? 1.0f : f->keep, momentum = u->step == 0 ? 0.0f : f->momentum;
-    const float ahead = u->nesterov ? f->momentum : 1.0f, own = u->nesterov ? 1.0f : 0.0f;
     for (size_t i = first; i < last; i++) {
-        float g = rv_fma(f->decay, w[i], grad[i] * u->scale);
-        float buffer = rv_fma(momentum, m[i], keep * g);
+        float buffer = m[i];
+        w[i] = rv_update_momentum(&f, w[i], grad[i], &buffer);
         m[i] = buffer;
-        w[i] = rv_fma(-f->rate, rv_fma(ahead, buffer, own * g), w[i]);
     }
 }
 
-/* Kingma, Ba 2015; decoupled: Loshchilov, Hutter 2019. A unit without any gradient so far does not
- * move, whatever epsilon. */
-static void update_adam(const rv_optim_update *u, const factors *f, size_t first, size_t last) {
+static void update_adam(const rv_optim_update *u, const rv_optim_factors *given, size_t first,
+                        size_t last) {
+    const rv_optim_factors f = *given;
     float *restrict w = u->weight, *restrict m = u->slot[0], *restrict v = u->slot[1];
     const float *restrict grad = u->grad;
-    const float scale = u->scale;
     for (size_t i = first; i < last; i++) {
-        float before = w[i] * f->shrink, g = rv_fma(f->decay, w[i], grad[i] * scale);
-        float mean = rv_fma(f->new1, g - m[i], m[i]);
-        float square = rv_fma(f->new2 * g, g, f->beta2 * v[i]);
-        float under = rv_fma(rv_sqrt(square), f->root, f->epsilon);
-        float move = under > 0 ? mean / under : 0;
+        float mean = m[i], square = v[i];
+        w[i] = rv_update_adam(&f, w[i], grad[i], &mean, &square);
         m[i] = mean;
         v[i] = square;
-        w[i] = rv_fma(-f->step, move, before);
     }
 }
 
-/* Tieleman, Hinton 2012; centred: Graves 2013. Slots: square average, momentum, average. */
-static void update_rmsprop(const rv_optim_update *u, const factors *f, size_t first, size_t last) {
+/* Slots that are not there are a number nobody keeps. */
+static void update_rmsprop(const rv_optim_update *u, const rv_optim_factors *f, size_t first,
+                           size_t last) {
     float *w = u->weight, *v = u->slot[0], *buffer = u->slot[1], *average = u->slot[2];
+    bool moves = f->momentum != 0;
     for (size_t i = first; i < last; i++) {
-        float g = rv_fma(f->decay, w[i], u->grad[i] * u->scale), square, move;
-        v[i] = square = rv_fma(f->new2 * g, g, f->beta2 * v[i]);
-        if (u->centered) {
-            average[i] = rv_fma(f->new2, g - average[i], average[i]);
-            square = rv_max(0, rv_fma(-average[i], average[i], square));
-        }
-        square = rv_sqrt(square) + f->epsilon;
-        move = square > 0 ? g / square : 0;
-        if (f->momentum != 0) buffer[i] = move = rv_fma(f->momentum, buffer[i], move);
-        w[i] = rv_fma(-f->rate, move, w[i]);
+        float none[2] = {0};
+        w[i] = rv_update_rmsprop(f, w[i], u->grad[i], &v[i], moves ? &buffer[i] : &none[0],
+                                 f->centered ? &average[i] : &none[1]);
     }
 }
 
-/* Rows of the optimiser table, in its order. */
-enum { SGD, ADAM, ADAMW, RMSPROP, KINDS };
-static const update_fn updates[KINDS] = {
-    [SGD] = update_sgd, [ADAM] = update_adam, [ADAMW] = update_adam, [RMSPROP] = update_rmsprop};
+static const update_fn updates[RV_OPTIMS] = {[RV_OPTIM_SGD] = update_sgd,
+                                             [RV_OPTIM_ADAM] = update_adam,
+                                             [RV_OPTIM_ADAMW] = update_adam,
+                                             [RV_OPTIM_RMSPROP] = update_rmsprop};
 
-/* In double, as PyTorch computes its scalars, then rounded once. */
-static factors factors_of(const rv_optim_update *u) {
-    bool decoupled = u->decoupled || u->kind == ADAMW;
-    double beta2 = u->kind == RMSPROP ? u->alpha : u->beta2;
-    double bias1 = 1 - pow(u->beta1, (double)u->step + 1);
-    double bias2 = 1 - pow(u->beta2, (double)u->step + 1);
-    return (factors){.rate = (float)u->rate,
-                     .decay = decoupled ? 0.0f : (float)u->decay,
-                     .momentum = (float)u->momentum,
-                     .keep = (float)(1 - u->dampening),
-                     .beta1 = (float)u->beta1,
-                     .new1 = (float)(1 - u->beta1),
-                     .beta2 = (float)beta2,
-                     .new2 = (float)(1 - beta2),
-                     .step = (float)(u->rate / bias1),
-                     .root = (float)(1 / sqrt(bias2)),
-                     .epsilon = (float)u->epsilon,
-                     .shrink = decoupled ? (float)(1 - u->rate * u->decay) : 1.0f};
-}
-
-/* Decays and thresholds must stay what they are whatever the step was. */
 static void limit_apply(rv_limit limit, float *w, size_t first, size_t last) {
-    if (limit == RV_LIMIT_UNIT)
-        for (size_t i = first; i < last; i++)
-            w[i] = rv_min(rv_max(w[i], 0.0f), 1.0f);
-    if (limit == RV_LIMIT_POSITIVE)
-        for (size_t i = first; i < last; i++)
-            w[i] = rv_max(w[i], LEAST_POSITIVE);
+    for (size_t i = first; limit != RV_LIMIT_NONE && i < last; i++)
+        w[i] = rv_limited(limit, w[i]);
 }
 
 /* Vectors as wide as this level has; floats of any place may be looked at as such. */
@@ -144,7 +98,7 @@ static bool sound(const float *x, size_t first, size_t last) {
 
 typedef struct update_job {
     const rv_optim_update *u;
-    factors f;
+    rv_optim_factors f;
 } update_job;
 
 /* The limit and the look for what is not finite follow while the block is still in the first
@@ -166,9 +120,9 @@ static int blocks_of(size_t n) {
 
 rv_status RV_CPU(optim_update)(rv_ctx *ctx, rv_queue *queue, const rv_optim_update *u) {
     (void)queue;
-    if (u->kind < 0 || u->kind >= KINDS)
+    if (u->kind < 0 || u->kind >= RV_OPTIMS)
         return rv_fail(RV_INTERNAL, "the CPU has no optimiser %d", u->kind);
-    update_job job = {u, factors_of(u)};
+    update_job job = {u, rv_optim_factors_of(u)};
     rv_cpu_run(ctx, blocks_of(u->n), update_item, &job);
     return RV_OK;
 }
