@@ -165,7 +165,7 @@ CUDA_SRC := $(wildcard kernels/cuda_*.cu)
 CUDA_OBJ := $(CUDA_SRC:%.cu=$(OUT)/cuda/%.o)
 NVCC := $(if $(filter 0,$(CUDA)),,$(firstword $(if $(CUDA),$(wildcard $(CUDA)/bin/nvcc),$(shell command -v nvcc) \
     $(wildcard /usr/local/cuda/bin/nvcc))))
-CUDA_LIB := $(firstword $(wildcard $(CUDA)/lib64 $(patsubst %/bin/nvcc,%/lib64,$(NVCC)) /usr/local/cuda/lib64))
+CUDA_LIB := $(firstword $(if $(CUDA),$(wildcard $(CUDA)/lib64)) $(wildcard $(patsubst %/bin/nvcc,%/lib64,$(NVCC)) /usr/local/cuda/lib64))
 NVCC_FLAGS = -std=c++17 -O3 -gencode arch=compute_$(SM),code=sm_$(SM) -ftz=true -fmad=false -Werror all-warnings \
     -Xcompiler -fPIC,-Wall,-Wextra,-fvisibility=hidden,-fno-threadsafe-statics,-fno-exceptions,-fno-rtti -I.
 # Bits must not depend on it: only the emulator's speed does.

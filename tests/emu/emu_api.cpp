@@ -212,9 +212,7 @@ const allocation *find(const void *at, uintptr_t *start) {
     auto next = all().memory.upper_bound((uintptr_t)at);
     if (next == all().memory.begin()) return NULL;
     --next;
-    if ((uintptr_t)at >= next->first + next->second.bytes &&
-        (uintptr_t)at != next->first + next->second.bytes)
-        return NULL;
+    if ((uintptr_t)at >= next->first + next->second.bytes) return NULL;
     *start = next->first;
     return &next->second;
 }

@@ -143,7 +143,6 @@ static fibre *fibre_make() {
 static fibre *fibre_take(int thread) {
     worker *w = here;
 #ifdef EMU_THREAD
-    if (!w->pool[thread]) w->pool[thread] = fibre_make();
     return w->pool[thread];
 #else
     (void)thread;
@@ -398,6 +397,11 @@ void run_blocks(dim3 grid, dim3 block, const char *name, const std::function<voi
     w->thread = &thread;
     w->name = name;
     shuffle_order(order);
+#ifdef EMU_THREAD
+    /* By this thread, for who makes a fibre comes before all it does. */
+    for (int i = 0; i < w->threads; i++)
+        if (!w->pool[i]) w->pool[i] = fibre_make();
+#endif
     for (unsigned long k = 0; k < blocks; k++) {
         unsigned long b = order == 1 ? blocks - 1 - k : k;
         run_block({(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),

@@ -1,0 +1,127 @@
+/*
+ * Networks on emulated GPUs, by the program: pipeline and plain trainer give the same bits,
+ * training learns what it learns on the CPU, and what cannot run says why.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/spawn.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FASHION "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz"
+
+static char recipes[4096]; /* of the source tree: tests run in a folder of their own */
+
+static const char *recipe(const char *name) {
+    static char path[8192];
+    snprintf(path, sizeof path, "%s/scripts/recipes/%s.yaml", recipes, name);
+    return path;
+}
+
+static int setup(void **state) {
+    return realpath(".", recipes) ? group_setup(state) : -1;
+}
+
+static void same_bits(int code) {
+    if (code != 0) fail_msg("exit %d: %s%s", code, out_text, err_text);
+    json_t *root = parse_out();
+    assert_true(json_is_true(json_object_get(root, "identical")));
+    assert_true(json_integer_value(json_object_get(root, "compared")) > 1000);
+    json_decref(root);
+}
+
+static void fashion_fc_in_two_stages_on_two_devices_gives_the_bits_of_one(void **state) {
+    (void)state;
+    if (access(FASHION, R_OK) != 0) skip();
+    same_bits(RUN("verify", recipe("fashion_fc"), "--json", "--device", "emu:0,1", "--stages", "2",
+                  "--chunks", "5", "--micro-batches", "2", "--set", "train.batch=4", "--steps", "2",
+                  "--set", "encode.steps=10"));
+}
+
+static void bench_deep_in_two_stages_on_two_devices_gives_the_bits_of_one(void **state) {
+    (void)state;
+    if (access(FASHION, R_OK) != 0) skip();
+    same_bits(RUN("verify", recipe("bench_deep"), "--json", "--device", "emu:0,1", "--stages", "2",
+                  "--chunks", "2", "--set", "train.batch=2", "--steps", "1", "--set",
+                  "encode.steps=6"));
+}
+
+/* More stages than devices: they go round. Everything that is no longer the default. */
+static void other_encoders_losses_and_optimisers_give_the_bits_of_one_device(void **state) {
+    (void)state;
+    static const char *const changes[][4] = {
+        {"encode={kind: rate, steps: 6}", "train.optimizer={kind: sgd, lr: 0.1, momentum: 0.9}",
+         "train.clip_norm=1.0", "loss.readout=membrane_max"},
+        {"network.hidden_lif.kind=plif", "loss.readout=every_step",
+         "train.optimizer={kind: rmsprop, lr: 0.01}", "network.out_lif.kind=li"},
+        {"network.hidden.form=dense", "encode={kind: latency, steps: 7}",
+         "network.hidden_lif.kind=alif", "loss.readout=first_spike"},
+        {"network.hidden_lif.kind=cuba", "network.out.form=dense", "train.optimizer.kind=adamw",
+         "loss.label_smoothing=0.1"},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        const char *const *c = changes[i];
+        int code = RUN("verify", "recipe.yaml", "--json", "--device", "emu:2,5", "--stages", "2",
+                       "--chunks", "3", "--micro-batches", "3", "--schedule", "1f1b", "--set", c[0],
+                       "--set", c[1], "--set", c[2], "--set", c[3], "--steps", "2");
+        if (code != 0) fail_msg("change %zu: exit %d: %s%s", i, code, out_text, err_text);
+        same_bits(code);
+    }
+}
+
+static double accuracy(const char *key) {
+    json_t *root = parse_out();
+    double value = json_number_value(json_object_get(root, key));
+    json_decref(root);
+    return value;
+}
+
+/* The model is no different from one of the CPU: that is where it is evaluated. */
+static void training_on_two_devices_learns_and_its_model_serves_the_cpu(void **state) {
+    (void)state;
+    if (RUN("train", "recipe.yaml", "--json", "--device", "emu:0,1", "--stages", "2", "--chunks",
+            "2", "-o", "trained") != 0)
+        fail_msg("%s%s", out_text, err_text);
+    double trained = accuracy("test_accuracy");
+    assert_true(trained > 0.9);
+    assert_int_equal(RUN("eval", "trained", "--json", "--device", "cpu"), 0);
+    assert_true(accuracy("accuracy") > 0.9);
+    assert_int_equal(RUN("eval", "trained", "--json", "--device", "emu:3"), 0);
+    assert_true(accuracy("accuracy") == trained);
+}
+
+static void what_cannot_run_is_refused_with_its_reason(void **state) {
+    (void)state;
+    ERROR(78, "has no kernels for recurrent neurons", "verify", "recipe.yaml", "--device", "emu:0",
+          "--set", "network.hidden_lif.recurrent=true");
+    ERROR(69, "there is no device emu:8, but 8", "verify", "recipe.yaml", "--device", "emu:8");
+    assert_int_equal(setenv("RV_EMU_DRIVER", "12040", 1), 0);
+    ERROR(69, "the driver is too old: it is of CUDA 12.4, needed is 13.0", "verify", "recipe.yaml",
+          "--device", "emu:0");
+    assert_int_equal(setenv("RV_EMU_DRIVER", "0", 1), 0);
+    ERROR(69, "the driver is missing", "verify", "recipe.yaml", "--device", "emu:0");
+    assert_int_equal(unsetenv("RV_EMU_DRIVER"), 0);
+    assert_int_equal(setenv("RV_EMU_DEVICES", "0", 1), 0);
+    ERROR(69, "the driver finds no GPU", "verify", "recipe.yaml", "--device", "emu:0");
+    assert_int_equal(unsetenv("RV_EMU_DEVICES"), 0);
+    assert_int_equal(RUN("list", "devices"), 0);
+    assert_contains(out_text, "emu:7");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fashion_fc_in_two_stages_on_two_devices_gives_the_bits_of_one),
+        cmocka_unit_test(bench_deep_in_two_stages_on_two_devices_gives_the_bits_of_one),
+        cmocka_unit_test(other_encoders_losses_and_optimisers_give_the_bits_of_one_device),
+        cmocka_unit_test(training_on_two_devices_learns_and_its_model_serves_the_cpu),
+        cmocka_unit_test(what_cannot_run_is_refused_with_its_reason),
+    };
+    return cmocka_run_group_tests_name("networks on emulated GPUs", tests, setup, group_teardown);
+}
