@@ -89,6 +89,7 @@ template <int kind> static __global__ void forward(forward_args a) {
             if (u % 32 == 0) spikes_row(n->s, t, b)[u / 32] = word;
         }
     }
+    __syncwarp(); /* every lane has read the word that one of them writes */
     if (n->state.last && (traits & RV_HAS_SPIKES) && n->T > 0 && u % 32 == 0)
         n->state.last[(size_t)b * (size_t)words + (size_t)(u / 32)] = word;
     if (!inside) return;

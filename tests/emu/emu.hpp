@@ -101,6 +101,7 @@ struct index {
 };
 index thread_index(), block_index(), block_dim(), grid_dim();
 void sync_threads(const char *file, int line);
+void sync_warp(const char *file, int line);
 /* Values of the lanes of `mask`, in `all` where that is not NULL; the value of `lane` is returned.
  */
 uint32_t meet(uint32_t mask, uint32_t value, int lane, uint32_t *all, const char *file, int line);
@@ -140,7 +141,7 @@ template <class T> T shuffle(uint32_t mask, T value, int lane, const char *file,
 #define blockDim (emu::block_dim())
 #define gridDim (emu::grid_dim())
 #define __syncthreads() emu::sync_threads(__FILE__, __LINE__)
-#define __syncwarp() ((void)emu::meet(0xFFFFFFFFu, 0, 0, nullptr, __FILE__, __LINE__))
+#define __syncwarp() emu::sync_warp(__FILE__, __LINE__)
 #define __ballot_sync(mask, value) emu::ballot(mask, value, __FILE__, __LINE__)
 #define __shfl_sync(mask, value, lane) emu::shuffle(mask, value, lane, __FILE__, __LINE__)
 #define __shfl_down_sync(mask, value, delta)                                                       \

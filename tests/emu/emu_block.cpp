@@ -40,6 +40,8 @@ struct site {
 struct warp {
     uint32_t mask, arrived, value[32], done[32];
     site where;
+    unsigned generation[32]; /* of each lane: how many __syncwarp it has passed */
+    char sync[2];            /* addresses for the thread sanitizer */
 };
 
 struct worker {
@@ -280,6 +282,15 @@ uint32_t meet(uint32_t mask, uint32_t value, int lane, uint32_t *all, const char
     return mask >> lane & 1u ? p->done[lane] : value;
 }
 
+/* A meeting of all lanes that does order memory. */
+void sync_warp(const char *file, int line) {
+    warp *p = &here->warps[here->current / 32];
+    char *sync = &p->sync[p->generation[here->current % 32]++ & 1];
+    EMU_RELEASE(sync);
+    meet(0xFFFFFFFFu, 0, 0, NULL, file, line);
+    EMU_ACQUIRE(sync);
+}
+
 /* ---- shared memory -----------------------------------------------------------------------------
  */
 void *shared(size_t bytes, const char *file, int line) {
@@ -368,8 +379,11 @@ static void run_block(index at) {
     w->next = w->head = w->count = w->arrived = 0;
     for (int i = 0; i < w->threads; i++)
         w->states[i] = FRESH;
-    for (int i = 0; i < (w->threads + 31) / 32; i++)
+    for (int i = 0; i < (w->threads + 31) / 32; i++) {
         w->warps[i].arrived = 0;
+        for (int k = 0; k < 32; k++)
+            w->warps[i].generation[k] = 0;
+    }
     shared_reset();
     EMU_ACQUIRE(&w->end);
     EMU_RELEASE(&w->begin);

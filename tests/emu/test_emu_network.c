@@ -60,7 +60,7 @@ static void other_encoders_losses_and_optimisers_give_the_bits_of_one_device(voi
         {"encode={kind: rate, steps: 6}", "train.optimizer={kind: sgd, lr: 0.1, momentum: 0.9}",
          "train.clip_norm=1.0", "loss.readout=membrane_max"},
         {"network.hidden_lif.kind=plif", "loss.readout=every_step",
-         "train.optimizer={kind: rmsprop, lr: 0.01}", "network.out_lif.kind=li"},
+         "train.optimizer={kind: rmsprop, lr: 0.01}", "network.out_lif.reset=zero"},
         {"network.hidden.form=dense", "encode={kind: latency, steps: 7}",
          "network.hidden_lif.kind=alif", "loss.readout=first_spike"},
         {"network.hidden_lif.kind=cuba", "network.out.form=dense", "train.optimizer.kind=adamw",
