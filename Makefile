@@ -232,7 +232,7 @@ bench: all
 	$(QUIET)PEERS='$(PEERS)' scripts/bench --program $(OUT)/ranvier -o $(OUT)/bench.json $(BENCH)
 
 bench-kernels: $(OUT)/tests/bench_kernels
-	$(QUIET)$<
+	$(QUIET)$< $(OUT)/bench_kernels.json
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib
@@ -254,7 +254,7 @@ make emu              ranvier_emu.so: the same kernels on an emulated GPU (--dev
 make test-emu         tests of the kernels and of the emulator
 make golden DIR=F     replay the reference vectors of a folder (default tests/golden)
 make bench            a step's time and memory; PEERS=python: beside the Python libraries
-make bench-kernels    every product and neuron step against what the machine can do
+make bench-kernels    every op against what the machine can do
 make install          PREFIX=/usr/local DESTDIR=: program, ranvier.h, libranvier.a
 make clean            remove build/
 

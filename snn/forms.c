@@ -68,6 +68,18 @@ out:
     return status;
 }
 
+/* Index of the largest size that is not above n; else 0. */
+static int size_index(const int sizes[RV_FORM_SIZES], int n) {
+    int at = 0;
+    while (at + 1 < RV_FORM_SIZES && sizes[at + 1] <= n)
+        at++;
+    return at;
+}
+
+double rv_form_rate(const rv_form_rates *rates, int in, int out) {
+    return rates->rate[size_index(rates->in, in)][size_index(rates->out, out)];
+}
+
 /* Layers whose form the recipe gives are left alone; dense is the only form of values. */
 rv_status rv_net_choose_forms(rv_net *net, const rv_device *device, rv_version *version,
                               const rv_choice *encoder, const rv_batch *first) {
@@ -84,7 +96,7 @@ rv_status rv_net_choose_forms(rv_net *net, const rv_device *device, rv_version *
         if (!layer->kind->map || !open || !rv_layer_in_spikes(net, layer, 0)) continue;
         double places = (double)T * B * rv_shape_units(rv_layer_in_shape(net, layer, 0));
         double rate = (double)m.spikes[layer->input[0] + 1] / places;
-        bool events = layer->kind->event_rate && rate < layer->kind->event_rate(layer);
+        bool events = layer->kind->event_rate && rate < layer->kind->event_rate(net, layer);
         layer->form = events ? RV_FORM_EVENT : RV_FORM_DENSE;
     }
     TRY(rv_version_derive(version, version->rows));

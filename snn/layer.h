@@ -32,6 +32,18 @@ typedef struct rv_slot {
     size_t step, time, sample, fixed;
 } rv_slot;
 
+/* Rates of active inputs below which events beat a dense product, by inputs and outputs of a map,
+ * or input and output channels of a group of a 3x3 convolution. Measured once and stored
+ * (form_rates.c): choosing asks no clock. */
+enum { RV_FORM_SIZES = 4 };
+typedef struct rv_form_rates {
+    int in[RV_FORM_SIZES], out[RV_FORM_SIZES]; /* ascending */
+    double rate[RV_FORM_SIZES][RV_FORM_SIZES]; /* [in][out] */
+} rv_form_rates;
+extern const rv_form_rates rv_linear_rates, rv_conv_rates;
+/* Of the largest sizes of the table that are not above these; else of the smallest. */
+double rv_form_rate(const rv_form_rates *rates, int in, int out);
+
 typedef struct rv_layer_kind {
     bool map;         /* a product: begins a block, has W */
     bool view;        /* the output is the input in another shape; no code runs */
@@ -50,7 +62,7 @@ typedef struct rv_layer_kind {
     /* Initial values of tensor k in file order; NULL: by the init table. */
     void (*initial)(const rv_net *net, const rv_layer *layer, int k, float *file);
     /* Rate of active inputs below which events beat a dense product; NULL: no event form. */
-    double (*event_rate)(const rv_layer *layer);
+    double (*event_rate)(const rv_net *net, const rv_layer *layer);
     /* Synapses of the product; NULL: none. See rv_net_layer_targets. */
     int64_t (*targets)(const rv_net *net, const rv_layer *layer);
     /* U: move the buffers by a micro-batch's statistics (rv_net_statistics_apply); NULL: none. */

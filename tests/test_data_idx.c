@@ -302,14 +302,17 @@ static void data_described_or_refused(void **state) {
 
 static void digest_changes_with_contents_not_with_paths(void **state) {
     (void)state;
-    char plain[17], packed[17], moved[17], changed[17];
+    char plain[17], packed[17], moved[17], changed[17], parts[17];
     unsigned char other[sizeof images];
+    char *one = NULL, *two = NULL;
+    size_t size_one = 0, size_two = 0;
     rv_config *config = config_for("images", "labels", "");
     assert_int_equal(rv_config_digest(config, plain), RV_OK);
     rv_config_free(config);
     config = config_for("images.gz", "labels.gz", "");
     assert_int_equal(rv_config_digest(config, packed), RV_OK);
     rv_config_free(config);
+    assert_string_equal(plain, packed);
     put_file("elsewhere", images, sizeof images);
     config = config_for("elsewhere", "labels", "");
     assert_int_equal(rv_config_digest(config, moved), RV_OK);
@@ -320,7 +323,22 @@ static void digest_changes_with_contents_not_with_paths(void **state) {
     config = config_for("elsewhere", "labels", "");
     assert_int_equal(rv_config_digest(config, changed), RV_OK);
     rv_config_free(config);
-    assert_string_equal(plain, packed);
+    /* Two members: the trailer of the last is not that of the whole. */
+    put_packed("one.gz", images, 20);
+    put_packed("two.gz", images + 20, sizeof images - 20);
+    one = get_file(path_to("one.gz"), &size_one), two = get_file(path_to("two.gz"), &size_two);
+    memcpy(one + size_one, two, size_two); /* get_file leaves room */
+    put_file("parts.gz", one, size_one + size_two);
+    free(one), free(two);
+    config = config_for("parts.gz", "labels", "");
+    assert_int_equal(rv_config_digest(config, parts), RV_OK);
+    rv_config_free(config);
+    put_packed("other.gz", other, sizeof other);
+    config = config_for("other.gz", "labels", "");
+    assert_int_equal(rv_config_digest(config, packed), RV_OK);
+    rv_config_free(config);
+    assert_string_equal(changed, packed);
+    assert_string_equal(plain, parts);
     assert_string_equal(plain, moved);
     assert_string_not_equal(plain, changed);
 }

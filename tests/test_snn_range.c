@@ -3,6 +3,7 @@
  * the cut lies; recurrent, adaptive and learning neurons over chunks; the choice of forms; the
  * rate regulariser.
  */
+#include "snn/layer.h"
 #include "tests/small.h"
 
 enum { IN = 20, HIDDEN = 33, OUT = 6, BATCH = 7, STEPS = 9, CHUNKS = 2, PARTS = 2 };
@@ -345,6 +346,35 @@ static void forms_follow_the_rate_of_the_input(void **state) {
     }
 }
 
+/* Sizes between those of the table take the smaller, those below it the smallest. */
+static void form_rate_is_that_of_the_size_not_above(void **state) {
+    (void)state;
+    const rv_form_rates rates = {{10, 20, 30, 40},
+                                 {100, 200, 300, 400},
+                                 {{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12}, {13, 14, 15, 16}}};
+    static const struct {
+        int in, out;
+        double want;
+    } cases[] = {{1, 1, 1},     {10, 100, 1},   {19, 250, 2},     {20, 199, 5},
+                 {39, 300, 11}, {40, 1000, 16}, {100000, 99, 13}, {5, 400, 4}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        assert_true(rv_form_rate(&rates, cases[k].in, cases[k].out) == cases[k].want);
+}
+
+/* What scripts/measure_forms has written is a table that the search above can read. */
+static void form_rates_measured_are_rates_of_ascending_sizes(void **state) {
+    (void)state;
+    const rv_form_rates *const tables[] = {&rv_linear_rates, &rv_conv_rates};
+    for (int k = 0; k < 2; k++) {
+        for (int i = 1; i < RV_FORM_SIZES; i++)
+            assert_true(tables[k]->in[i - 1] < tables[k]->in[i] &&
+                        tables[k]->out[i - 1] < tables[k]->out[i]);
+        for (int i = 0; i < RV_FORM_SIZES; i++)
+            for (int o = 0; o < RV_FORM_SIZES; o++)
+                assert_true(tables[k]->rate[i][o] >= 0 && tables[k]->rate[i][o] <= 0.5);
+    }
+}
+
 /* A silent hidden layer leaves the next map to events, a dense one does not; values stay dense. */
 static void forms_follow_the_rate_of_hidden_layers(void **state) {
     (void)state;
@@ -526,6 +556,8 @@ int main(void) {
         cmocka_unit_test(recurrence_is_off_with_zero_weights_and_on_with_others),
         cmocka_unit_test(decay_gradient_follows_what_is_stored),
         cmocka_unit_test(forms_follow_the_rate_of_the_input),
+        cmocka_unit_test(form_rate_is_that_of_the_size_not_above),
+        cmocka_unit_test(form_rates_measured_are_rates_of_ascending_sizes),
         cmocka_unit_test(forms_follow_the_rate_of_hidden_layers),
         cmocka_unit_test(dense_and_event_forms_agree),
         cmocka_unit_test(penalty_is_the_squared_distance_to_the_range),
