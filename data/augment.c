@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+enum { AUGMENTS_MOST = 16 };
+
 typedef struct augment_row {
     rv_row head;
     /* The planes of one frame, changed as drawn; `empty` is what a byte of 0 becomes. */
@@ -76,6 +78,35 @@ static const augment_row rows[] = {
 const rv_table *rv_augment_table(void) {
     static const rv_table table = {"augment", rows, sizeof *rows, sizeof rows / sizeof *rows};
     return &table;
+}
+
+/* ---- recipe ------------------------------------------------------------------------------ */
+/* A list of rows with their parameters, in the order they are applied. */
+rv_status rv_augment_keys(rv_config *config, const rv_node *source, rv_node *out) {
+    rv_status status = RV_OK;
+    rv_data_desc *data = &config->data;
+    rv_section in = {config->memory, NULL, "data.augment", {config->path, 1, 1}};
+    rv_node *list = NULL;
+    TRY(rv_node_find(source, "", "data.augment", &list));
+    rv_node_become(out, RV_NODE_LIST);
+    if (!list) goto out;
+    if (list->kind != RV_NODE_LIST || list->count > AUGMENTS_MOST)
+        FAIL_AT(RV_CONFIG, list->where, "data.augment", NULL,
+                "\"data.augment\" must be a list of at most %d maps {kind, ...}", AUGMENTS_MOST);
+    TRY(rv_pool_get(config->memory, (size_t)list->count, sizeof *data->augment, "augment",
+                    &data->augment));
+    for (int i = 0; i < list->count; i++) {
+        rv_choice *choice = &data->augment[data->augment_count++];
+        rv_node *entry = NULL;
+        in.node = list->items[i];
+        in.where = in.node->where;
+        TRY(rv_choice_read(&in, "kind", rv_augment_table(), NULL, NULL, choice));
+        TRY(rv_node_add(out, RV_NODE_MAP, NULL, &entry));
+        TRY(rv_node_add_text(entry, "kind", choice->row->name, true));
+        TRY(rv_specs_write(entry, choice->row->specs, choice->options));
+    }
+out:
+    return status;
 }
 
 /* ---- a batch ----------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LAYERS_MOST = 1024, GROUPS_MOST = 256, AUGMENTS_MOST = 16, UNITS_MOST = 1 << 28 };
+enum { LAYERS_MOST = 1024, GROUPS_MOST = 256, UNITS_MOST = 1 << 28 };
 
 typedef struct loading {
     rv_config *config;
@@ -136,34 +136,6 @@ out:
     return status;
 }
 
-/* A list of rows with their parameters, in the order they are applied. */
-static rv_status augment_load(const loading *load, rv_node *out) {
-    rv_status status = RV_OK;
-    rv_data_desc *data = &load->config->data;
-    rv_section in = section_of(load, "data.augment");
-    rv_node *list = NULL;
-    TRY(rv_node_find(load->source, "", "data.augment", &list));
-    rv_node_become(out, RV_NODE_LIST);
-    if (!list) goto out;
-    if (list->kind != RV_NODE_LIST || list->count > AUGMENTS_MOST)
-        FAIL_AT(RV_CONFIG, list->where, "data.augment", NULL,
-                "\"data.augment\" must be a list of at most %d maps {kind, ...}", AUGMENTS_MOST);
-    TRY(rv_pool_get(load->config->memory, (size_t)list->count, sizeof *data->augment, "augment",
-                    &data->augment));
-    for (int i = 0; i < list->count; i++) {
-        rv_choice *choice = &data->augment[data->augment_count++];
-        rv_node *entry = NULL;
-        in.node = list->items[i];
-        in.where = in.node->where;
-        TRY(rv_choice_read(&in, "kind", rv_augment_table(), NULL, NULL, choice));
-        TRY(rv_node_add(out, RV_NODE_MAP, NULL, &entry));
-        TRY(rv_node_add_text(entry, "kind", choice->row->name, true));
-        TRY(rv_specs_write(entry, choice->row->specs, choice->options));
-    }
-out:
-    return status;
-}
-
 /* The reader's own options and the keys common to all readers share one map, as users expect. */
 static rv_status data_load(const loading *load) {
     rv_status status = RV_OK;
@@ -182,7 +154,7 @@ static rv_status data_load(const loading *load) {
     TRY(rv_node_add_text(out, "reader", choice.row->name, true));
     TRY(rv_specs_write(out, choice.row->specs, choice.options));
     TRY(rv_specs_write(out, rv_keys_data, config));
-    TRY(augment_load(load, rv_tree_get(out, "augment")));
+    TRY(rv_augment_keys(config, load->source, rv_tree_get(out, "augment")));
 out:
     return status;
 }

@@ -39,8 +39,10 @@ void rv_permute(uint64_t *index, int64_t count, uint64_t seed, rv_purpose purpos
 RV_CHECKED rv_status rv_subset_open(const rv_source *base, uint64_t *index, int64_t count,
                                     void (*done)(void *user), void *user, rv_source *out);
 
-/* data.augment (augment.c): can the source's samples be changed? And change a batch in place;
+/* data.augment (augment.c). keys: read the list of the source tree, write it to `out` of the
+ * resolved one. check, apply: can the source's samples be changed? And change a batch in place;
  * scratch [units of a frame]. */
+RV_CHECKED rv_status rv_augment_keys(rv_config *config, const rv_node *source, rv_node *out);
 RV_CHECKED rv_status rv_augment_check(const rv_config *config, const rv_source *source);
 void rv_augment_apply(const rv_config *config, const rv_source *source, const rv_batch *batch,
                       float *scratch);
