@@ -7,6 +7,7 @@
 #include "kernels/optim.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { BLOCK = 4096 }; /* floats of one item */
 
@@ -20,7 +21,7 @@ static void update_sgd(const rv_optim_update *u, const rv_optim_factors *given, 
     const rv_optim_factors f = *given;
     float *restrict w = u->weight, *restrict m = u->slot[0];
     const float *restrict grad = u->grad;
-    if (f.momentum == 0) {
+    if (!m) {
         for (size_t i = first; i < last; i++)
             w[i] = rv_update_plain(&f, w[i], grad[i]);
         return;
@@ -96,20 +97,63 @@ static bool sound(const float *x, size_t first, size_t last) {
     return rest == 0;
 }
 
+/* ---- views --------------------------------------------------------------------------------- */
+
+static void trend_move(const rv_optim_update *u, size_t first, size_t last) {
+    const float *restrict w = u->weight, *restrict from = u->from;
+    float *restrict trend = u->trend;
+    const float keep = (float)u->keep, fresh = (float)(1 - u->keep);
+    for (size_t i = first; i < last; i++)
+        trend[i] = rv_fma(keep, trend[i], fresh * (w[i] - from[i]));
+}
+
+/* One term after the other over the block: it stays in the first cache. */
+static void view_make(const rv_optim_update *u, const rv_optim_view *view, size_t first,
+                      size_t last) {
+    const float *restrict w = u->weight;
+    float *restrict to = view->to;
+    memcpy(to + first, w + first, sizeof *to * (last - first));
+    for (int k = 0; k < view->terms; k++) {
+        const float *restrict m = u->slot[0], *restrict v = u->slot[1];
+        const float factor = -view->factor[k], root = view->root[k], epsilon = (float)u->epsilon;
+        if (u->kind == RV_OPTIM_SGD) {
+            for (size_t i = first; i < last; i++)
+                to[i] = rv_fma(factor, m[i], to[i]);
+            continue;
+        }
+        for (size_t i = first; i < last; i++) {
+            float under = rv_fma(rv_sqrt(v[i]), root, epsilon);
+            to[i] = rv_fma(factor, under > 0 ? m[i] / under : 0, to[i]);
+        }
+    }
+    if (view->since != 0)
+        for (size_t i = first; i < last; i++)
+            to[i] = rv_fma(view->since, w[i] - u->from[i], to[i]);
+    if (view->mean != 0)
+        for (size_t i = first; i < last; i++)
+            to[i] = rv_fma(-view->mean, u->trend[i], to[i]);
+    limit_apply(u->limit, to, first, last);
+}
+
 typedef struct update_job {
     const rv_optim_update *u;
     rv_optim_factors f;
 } update_job;
 
-/* The limit and the look for what is not finite follow while the block is still in the first
- * cache. */
+/* The limit, other views and the look for what is not finite follow while the block is still in the
+ * first cache; so does copying the weights from elsewhere go before. */
 static void update_item(void *argument, int item, int worker) {
     const update_job *job = argument;
+    const rv_optim_update *u = job->u;
     size_t first = (size_t)item * BLOCK, last = first + BLOCK;
     (void)worker;
-    if (last > job->u->n) last = job->u->n;
-    updates[job->u->kind](job->u, &job->f, first, last);
-    limit_apply(job->u->limit, job->u->weight, first, last);
+    if (last > u->n) last = u->n;
+    if (u->from) memcpy(u->weight + first, u->from + first, sizeof(float) * (last - first));
+    updates[u->kind](u, &job->f, first, last);
+    limit_apply(u->limit, u->weight, first, last);
+    if (u->trend) trend_move(u, first, last);
+    for (int k = 0; k < 2; k++)
+        if (u->view[k]) view_make(u, u->view[k], first, last);
     if (job->u->bad && !(sound(job->u->grad, first, last) && sound(job->u->weight, first, last)))
         __atomic_store_n(job->u->bad, 1u, __ATOMIC_RELAXED); /* by several workers */
 }

@@ -23,8 +23,8 @@ static __device__ inline float updated(const update_args *u, size_t i, float *s)
     if (u->kind == RV_OPTIM_ADAM || u->kind == RV_OPTIM_ADAMW)
         return rv_update_adam(&u->f, w, grad, &s[0], &s[1]);
     if (u->kind == RV_OPTIM_RMSPROP) return rv_update_rmsprop(&u->f, w, grad, &s[0], &s[1], &s[2]);
-    return u->f.momentum == 0 ? rv_update_plain(&u->f, w, grad)
-                              : rv_update_momentum(&u->f, w, grad, &s[0]);
+    return !u->slot[0] ? rv_update_plain(&u->f, w, grad)
+                       : rv_update_momentum(&u->f, w, grad, &s[0]);
 }
 
 static __global__ void update(update_args u) {
@@ -46,6 +46,9 @@ rv_status rv_cuda_optim_update(rv_ctx *ctx, rv_queue *queue, const rv_optim_upda
     if (u->kind < 0 || u->kind >= RV_OPTIMS)
         return rv_cuda_fail(ctx->host, RV_INTERNAL, "device " RV_PLUGIN_NAME " has no optimiser %d",
                             u->kind);
+    if (u->from || u->trend || u->view[0] || u->view[1])
+        return rv_cuda_fail(ctx->host, RV_CONFIG,
+                            "device " RV_PLUGIN_NAME " makes no versions of late updates");
     if (u->n == 0) return RV_OK;
     args.kind = u->kind, args.n = u->n, args.weight = u->weight, args.grad = u->grad;
     for (int k = 0; k < 3; k++)

@@ -14,7 +14,8 @@
 #define RV_KERNELS_H
 
 #include "kernels/base.h"
-#include "kernels/plane.h" /* rv_form, rv_conv, rv_pool, rv_norm, rv_delay */
+#include "kernels/plane.h"  /* rv_form, rv_conv, rv_pool, rv_norm, rv_delay */
+#include "kernels/update.h" /* rv_limit, rv_optim_view, rv_optim_update */
 
 #ifdef __cplusplus
 extern "C" {
@@ -174,25 +175,6 @@ typedef struct rv_span {
     int t0, steps;
     const int32_t *length;
 } rv_span;
-
-/* ---- optimisers ------------------------------------------------------------------------- */
-typedef enum rv_limit { RV_LIMIT_NONE, RV_LIMIT_UNIT, RV_LIMIT_POSITIVE } rv_limit; /* 0..1, > 0 */
-
-/* One tensor's update, applied to n floats starting at the given pointers. Elementwise, fmaf. */
-typedef struct rv_optim_update {
-    int kind; /* row of snn's optimiser table */
-    size_t n;
-    float *weight; /* in and out */
-    const float *grad;
-    float *slot[3]; /* optimiser state blocks (m, v, ...), NULL where unused */
-    float scale;    /* the gradient is multiplied by it first (clipping; 1 = none) */
-    double rate, decay, momentum, dampening, beta1, beta2, epsilon, alpha;
-    bool nesterov, decoupled, centered;
-    int64_t step; /* updates made before this one */
-    rv_limit limit;
-    uint32_t *bad; /* set to 1 where a gradient or a new weight is not finite, or its square is
-                    * not; or NULL */
-} rv_optim_update;
 
 /* ---- ops -------------------------------------------------------------------------------- */
 typedef struct rv_ctx rv_ctx; /* a device's own data */

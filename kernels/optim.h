@@ -21,12 +21,15 @@ typedef struct rv_optim_factors {
     bool centered;
 } rv_optim_factors;
 
-/* The first buffer of a descent with momentum is the gradient itself, undamped. */
+/* The first buffer of a descent with momentum is the gradient itself, undamped. A gradient D
+ * updates late would by now have moved the weights by 1 + m + ... + m^D times itself: m^D of it is
+ * in the velocity, the rest (1-m^D)/(1-m) comes from `own` (Kosson et al. 2021). */
 static inline rv_optim_factors rv_optim_factors_of(const rv_optim_update *u) {
     bool decoupled = u->decoupled || u->kind == RV_OPTIM_ADAMW, first = u->step == 0;
     double beta2 = u->kind == RV_OPTIM_RMSPROP ? u->alpha : u->beta2;
     double bias1 = 1 - pow(u->beta1, (double)u->step + 1);
     double bias2 = 1 - pow(u->beta2, (double)u->step + 1);
+    double ahead = u->nesterov ? u->momentum : pow(u->momentum, u->late);
     rv_optim_factors f;
     f.scale = u->scale;
     f.rate = (float)u->rate;
@@ -34,8 +37,10 @@ static inline rv_optim_factors rv_optim_factors_of(const rv_optim_update *u) {
     f.momentum = (float)u->momentum;
     f.mixed = first ? 0.0f : f.momentum;
     f.keep = first ? 1.0f : (float)(1 - u->dampening);
-    f.ahead = u->nesterov ? f.momentum : 1.0f;
-    f.own = u->nesterov ? 1.0f : 0.0f;
+    f.ahead = (float)ahead;
+    f.own = u->nesterov       ? 1.0f
+            : u->momentum < 1 ? (float)((1 - ahead) / (1 - u->momentum))
+                              : (float)u->late;
     f.new1 = (float)(1 - u->beta1);
     f.beta2 = (float)beta2;
     f.new2 = (float)(1 - beta2);

@@ -107,6 +107,7 @@ typedef struct rv_train_desc {
     int64_t total_steps;       /* lr_schedule.total_steps; 0 = min(epochs * updates, max_steps) */
     int batch, micro_batches, chunks;
     rv_choice optimizer; /* rv_optimizer_table() */
+    bool velocity;       /* sgd keeps its velocity without momentum, too */
     rv_choice schedule;  /* rv_schedule_table() */
     double clip_norm;    /* 0 = off */
     int group_count;

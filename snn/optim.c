@@ -119,11 +119,11 @@ struct rv_optimizer {
 };
 
 /* Only the slots that the rules write exist: plain descent has none. */
-static int slot_count(const optimizer_row *row, const optimizer_options *options) {
+static int slot_count(const optimizer_row *row, const optimizer_options *options, bool velocity) {
     int kind = (int)(row - optimizers), slots = 0;
     while (slots < SLOTS && row->slot[slots])
         slots++;
-    if (kind == OPTIM_SGD && options->momentum == 0) slots = 0;
+    if (kind == OPTIM_SGD && options->momentum == 0 && !velocity) slots = 0;
     if (kind == OPTIM_RMSPROP && !options->centered) slots = options->momentum > 0 ? 2 : 1;
     return slots;
 }
@@ -139,11 +139,19 @@ static const optimizer_row *row_of(const rv_train_desc *desc, optimizer_options 
     return row;
 }
 
+const char *rv_optimizer_name(const rv_train_desc *desc, bool *plain) {
+    optimizer_options defaults;
+    const optimizer_options *options;
+    const optimizer_row *row = row_of(desc, &defaults, &options);
+    *plain = !options->nesterov && options->dampening == 0;
+    return row->head.name;
+}
+
 int rv_optimizer_slots_of(const rv_train_desc *desc) {
     optimizer_options defaults;
     const optimizer_options *options;
     const optimizer_row *row = row_of(desc, &defaults, &options);
-    return slot_count(row, options);
+    return slot_count(row, options, desc->velocity);
 }
 
 /* The first pattern that matches wins; which ones matched is noted for the check. */
@@ -231,7 +239,7 @@ rv_status rv_optimizer_create_range(const rv_range *range, const rv_device *devi
     double rate; /* refuse a horizon the schedule cannot have */
     TRY(rv_schedule_rate(o->schedule, o->options->lr, 0, total_steps, &rate, NULL));
     TRY(make_runs(o, desc));
-    o->slots = slot_count(o->row, o->options);
+    o->slots = slot_count(o->row, o->options, desc->velocity);
     for (int k = 0; k < o->slots; k++)
         TRY(memory_get(o, range->n_trained * sizeof(float), &o->slot[k]));
     TRY(memory_get(o, sizeof *o->bad, &o->bad));
@@ -263,12 +271,64 @@ static double *cycled_momentum(const rv_optimizer *o, rv_optim_update *u) {
     return o->options->momentum > 0 ? &u->momentum : NULL;
 }
 
+/* ---- late gradients ---------------------------------------------------------------------- */
+
+/* Rate and momentum (beta1) of update `step` of a run, as the schedule and the plateau give them.
+ */
+static rv_status course(const rv_optimizer *o, const run *r, int64_t step, rv_optim_update *u) {
+    rv_status status =
+        rv_schedule_rate(o->schedule, r->lr, step, o->total, &u->rate, cycled_momentum(o, u));
+    if (status == RV_OK) u->rate = rv_plateau_rate(o->schedule, &o->plateau, u->rate);
+    return status;
+}
+
+/* A term moves by `share` of the direction, whose bias was corrected for `updates` of them. */
+static void term_add(const rv_optim_update *u, double share, int64_t updates, rv_optim_view *view) {
+    bool adam = u->kind != OPTIM_SGD;
+    double bias1 = adam ? 1 - pow(u->beta1, (double)updates) : 1;
+    double bias2 = adam ? 1 - pow(u->beta2, (double)updates) : 1;
+    int k = adam ? view->terms : 0; /* the velocity is the same in all terms */
+    view->factor[k] = (float)(share / bias1 + (k < view->terms ? (double)view->factor[k] : 0));
+    view->root[k] = (float)(1 / sqrt(bias2));
+    view->terms = k + 1;
+}
+
+/* u: the update that makes w(j), j = o->step + 1. */
+static rv_status view_of(const rv_optimizer *o, const run *r, const rv_optim_update *u,
+                         const rv_view *want, rv_optim_view *view) {
+    rv_status status = RV_OK;
+    rv_optim_update next = *u;
+    int64_t j = o->step + 1;
+    double share = 0;
+    *view = (rv_optim_view){.to = want->to + r->offset};
+    if (want->look == RV_LOOK_STEP) view->since = (float)want->horizon;
+    if (want->look == RV_LOOK_TREND) view->mean = (float)want->horizon;
+    if (want->look == RV_LOOK_RATE && want->horizon != 0) {
+        TRY(course(o, r, j, &next));
+        term_add(u, want->horizon * next.rate, j, view);
+    }
+    if (want->look == RV_LOOK_MOMENTUM) {
+        for (int k = 1; k <= (int)want->horizon; k++) {
+            TRY(course(o, r, j + k - 1, &next));
+            if (u->kind == OPTIM_SGD)
+                share += next.rate * pow(u->momentum, k);
+            else
+                term_add(u, next.rate * pow(u->beta1, k), j + k, view);
+        }
+        if (share != 0) term_add(u, share, j, view);
+    }
+out:
+    return status;
+}
+
 /* The step counts after all runs: within one update every tensor sees the same one (bias
  * correction, rate). */
-rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue *queue,
-                              float *block, const float *gradient, double scale) {
+rv_status rv_optimizer_update_late(rv_optimizer *o, const rv_device *device, rv_queue *queue,
+                                   const rv_late *late, float *block, const float *gradient,
+                                   double scale) {
     rv_status status = RV_OK;
     const optimizer_options *options = o->options;
+    rv_optim_view views[2];
     TRY(device->ops->zero(device->ctx, queue, o->bad, sizeof *o->bad));
     for (int k = 0; k < o->run_count; k++) {
         const run *r = &o->runs[k];
@@ -292,16 +352,32 @@ rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue
             .limit = r->limit,
             .bad = o->bad,
         };
-        TRY(rv_schedule_rate(o->schedule, r->lr, o->step, o->total, &u.rate,
-                             cycled_momentum(o, &u)));
-        u.rate = rv_plateau_rate(o->schedule, &o->plateau, u.rate);
+        TRY(course(o, r, o->step, &u));
         for (int j = 0; j < o->slots; j++)
             u.slot[j] = o->slot[j] + r->offset;
+        if (late) {
+            const rv_view *want[2] = {&late->forward, &late->backward};
+            u.late = late->delay;
+            u.rate /= late->slow;
+            u.keep = late->keep;
+            if (late->from) u.from = late->from + r->offset;
+            if (late->trend) u.trend = late->trend + r->offset;
+            for (int j = 0; j < 2; j++) {
+                if (!want[j]->to) continue;
+                TRY(view_of(o, r, &u, want[j], &views[j]));
+                u.view[j] = &views[j];
+            }
+        }
         TRY(device->ops->optim_update(device->ctx, queue, &u));
     }
     o->step++;
 out:
     return status;
+}
+
+rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue *queue,
+                              float *block, const float *gradient, double scale) {
+    return rv_optimizer_update_late(o, device, queue, NULL, block, gradient, scale);
 }
 
 /* Of the recipe's lr; groups scale alike. */

@@ -12,6 +12,7 @@ typedef struct schedule_options {
     int warmup, every, anneal, patience;
     double warmup_start, min, factor, start, end, rise, div_factor, final_div_factor;
     double base_momentum, max_momentum, threshold;
+    rv_reals at, factors;
 } schedule_options;
 
 typedef struct schedule_row {
@@ -42,6 +43,20 @@ static double step_rate(const schedule_options *o, double lr, double step, doubl
                         double *momentum) {
     (void)total, (void)momentum;
     return lr * pow(o->factor, floor(step / o->every));
+}
+
+static double real_at(const rv_reals *reals, int k) {
+    return (double)(reals->count > 1 ? reals->data[k] : reals->value);
+}
+
+/* lr times the factor of the last turning point that has come. */
+static double piecewise_rate(const schedule_options *o, double lr, double step, double total,
+                             double *momentum) {
+    (void)total, (void)momentum;
+    double factor = 1;
+    for (int k = 0; k < o->at.count && k < o->factors.count; k++)
+        if (step >= real_at(&o->at, k)) factor = real_at(&o->factors, k);
+    return lr * factor;
 }
 
 /* A straight line from start to end, in shares of lr; then it stays. */
@@ -94,6 +109,14 @@ static const rv_spec step_specs[] = {
     WARMUP,
     {0},
 };
+static const rv_spec piecewise_specs[] = {
+    {"at", RV_T_REALS, offsetof(schedule_options, at), INFINITY, 0, INFINITY, false, NULL, NULL,
+     "updates from which the factors hold, ascending"},
+    {"factors", RV_T_REALS, offsetof(schedule_options, factors), 1, 0, 1e6, false, NULL, NULL,
+     "of the rate, one for each"},
+    WARMUP,
+    {0},
+};
 static const rv_spec linear_specs[] = {
     REAL("start", start, 1, 0, 1e6, false, "share of the rate at the first update"),
     REAL("end", end, 0, 0, 1e6, false, "share of the rate at the last update"),
@@ -132,6 +155,10 @@ static const schedule_row rows[] = {
       sizeof(schedule_options)},
      false,
      step_rate},
+    {{"piecewise", "the rate times a factor from each of some updates on", "PyTorch MultiStepLR",
+      piecewise_specs, sizeof(schedule_options)},
+     false,
+     piecewise_rate},
     {{"linear", "a straight line over all updates", "PyTorch LinearLR", linear_specs,
       sizeof(schedule_options)},
      false,

@@ -167,6 +167,8 @@ typedef struct rv_pass {
     int first, last;
     int layer; /* out: the one that ran last, for messages */
     const rv_version *version;
+    /* B: weights of maps in the adjoint of their input; NULL: `version`, as everything else. */
+    const rv_version *back;
     rv_state *state;   /* F: in and out */
     rv_state *adjoint; /* B: in and out */
     rv_tape *tape;
@@ -255,6 +257,32 @@ void rv_optimizer_destroy(rv_optimizer *optimizer);
 RV_CHECKED rv_status rv_optimizer_update(rv_optimizer *optimizer, const rv_device *device,
                                          rv_queue *queue, float *block, const float *gradient,
                                          double scale);
+/* What an update of late gradients does beside. Weights w(j) are those after j updates; a view of
+ * them is made in the pass that makes w(j). All blocks are [n_trained] of the range or more. */
+typedef enum rv_look {
+    RV_LOOK_RATE,     /* w - horizon*rate(j)*direction: the next update's rate for all of it */
+    RV_LOOK_MOMENTUM, /* what momentum alone makes of it in `horizon` updates, each at its rate */
+    RV_LOOK_STEP,     /* w + horizon*(w(j) - w(j-1)) */
+    RV_LOOK_TREND,    /* w - horizon*trend */
+} rv_look;
+typedef struct rv_view {
+    rv_look look;
+    double horizon; /* RV_LOOK_MOMENTUM: whole; of adam at most RV_VIEW_TERMS */
+    float *to;      /* NULL: not wanted */
+} rv_view;
+typedef struct rv_late {
+    const float *from; /* w(j-1); NULL: the block. STEP and trend need it elsewhere */
+    int delay;         /* sgd: of the gradient, to be made up for; 0: not */
+    double slow;       /* the update's rate is divided by it */
+    float *trend;      /* moving mean of w(j) - w(j-1), of which `keep` stays; NULL: none */
+    double keep;
+    rv_view forward, backward;
+} rv_late;
+RV_CHECKED rv_status rv_optimizer_update_late(rv_optimizer *optimizer, const rv_device *device,
+                                              rv_queue *queue, const rv_late *late, float *block,
+                                              const float *gradient, double scale);
+/* Names: "sgd", "adam", ...; whether sgd has the plain form (no nesterov, no dampening). */
+const char *rv_optimizer_name(const rv_train_desc *desc, bool *plain);
 /* Were the gradients and new weights of the last update, which has ended, finite, and their squares
  * too? */
 bool rv_optimizer_sound(const rv_optimizer *optimizer);

@@ -22,19 +22,20 @@ typedef struct golden_run {
 static const struct known {
     const char *name;
     golden_verdict (*replay)(golden_case *c);
+    const char *inner; /* the group below each top-level one whose groups are the cases */
 } known[] = {
-    {"neurons.h5", golden_neuron},
-    {"surrogates.h5", golden_surrogate},
-    {"optim.h5", golden_optim},
-    {"encoders.h5", golden_encoder},
-    {"losses.h5", golden_loss},
-    {"networks.h5", golden_network},
-    {"delays.h5", NULL},
-    {"delays_quadratic.csv", NULL},
-    {"partition.json", golden_partition},
-    {"schedules.json", golden_schedule},
-    {"schedules_invalid.json", golden_schedule_flaw},
-    {"schedules_staleness.json", golden_staleness},
+    {"neurons.h5", golden_neuron, NULL},
+    {"surrogates.h5", golden_surrogate, NULL},
+    {"optim.h5", golden_optim, NULL},
+    {"encoders.h5", golden_encoder, NULL},
+    {"losses.h5", golden_loss, NULL},
+    {"networks.h5", golden_network, NULL},
+    {"delays.h5", golden_delay, "modes"},
+    {"delays_quadratic.csv", golden_quadratic, NULL},
+    {"partition.json", golden_partition, NULL},
+    {"schedules.json", golden_schedule, NULL},
+    {"schedules_invalid.json", golden_schedule_flaw, NULL},
+    {"schedules_staleness.json", golden_staleness, NULL},
 };
 
 static void report(golden_run *run, golden_verdict verdict, const char *file, const char *name,
@@ -46,17 +47,12 @@ static void report(golden_run *run, golden_verdict verdict, const char *file, co
            text);
 }
 
-/* One case, whose group or object may be missing. */
-static void replay_case(golden_run *run, const struct known *known_file, hid_t at,
-                        const json_t *json, const char *name) {
-    golden_case c = {.file = known_file->name,
-                     .name = name,
-                     .at = at,
-                     .json = json,
-                     .device = &run->device,
-                     .arena = &run->arena};
+/* One case; its group, object or line may be missing. */
+static void replay_case(golden_run *run, const struct known *known_file, golden_case c,
+                        bool there) {
     golden_verdict verdict = GOLDEN_UNKNOWN;
-    if (at < 0 && !json_is_object(json)) {
+    c.file = known_file->name, c.device = &run->device, c.arena = &run->arena;
+    if (!there) {
         golden_fail(&c, "cannot be read");
         verdict = GOLDEN_DIFFER;
     } else if (known_file->replay) {
@@ -68,24 +64,52 @@ static void replay_case(golden_run *run, const struct known *known_file, hid_t a
     golden_finish(&c);
 }
 
-static void replay_file(golden_run *run, const struct known *known_file, const char *path) {
-    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
-    golden_case c = {.file = known_file->name, .name = "", .at = file};
+/* The groups in `at` (path "." or `inner`); the number of them. */
+static int replay_groups(golden_run *run, const struct known *known_file, hid_t root, hid_t at,
+                         const char *path) {
+    golden_case c = {.file = known_file->name, .name = "", .at = at};
     int count = 0;
     const char *const *names = NULL;
-    if (file < 0)
-        golden_fail(&c, "cannot be read as HDF5");
-    else
-        golden_names(&c, ".", &count, &names);
-    if (!c.failed && count == 0) golden_fail(&c, "holds no case");
-    if (c.failed) report(run, GOLDEN_DIFFER, c.file, "", c.text);
+    golden_names(&c, path, &count, &names);
     for (int i = 0; i < count; i++) {
-        hid_t at = H5Gopen2(file, names[i], H5P_DEFAULT);
-        replay_case(run, known_file, at, NULL, names[i]);
-        if (at >= 0) H5Gclose(at);
+        char below[512];
+        snprintf(below, sizeof below, "%s/%s", path, names[i]);
+        hid_t group = H5Gopen2(at, below, H5P_DEFAULT);
+        if (known_file->inner && strcmp(path, ".") == 0) {
+            if (group < 0 || replay_groups(run, known_file, root, group, known_file->inner) == 0)
+                report(run, GOLDEN_DIFFER, known_file->name, names[i], "holds no case");
+        } else {
+            const golden_case one = {.name = names[i], .at = group, .around = at, .root = root};
+            replay_case(run, known_file, one, group >= 0);
+        }
+        if (group >= 0) H5Gclose(group);
     }
+    if (c.failed) report(run, GOLDEN_DIFFER, known_file->name, "", c.text);
     golden_finish(&c);
+    return count;
+}
+
+static void replay_file(golden_run *run, const struct known *known_file, const char *path) {
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+    if (file < 0)
+        report(run, GOLDEN_DIFFER, known_file->name, "", "cannot be read as HDF5");
+    else if (replay_groups(run, known_file, file, file, ".") == 0)
+        report(run, GOLDEN_DIFFER, known_file->name, "", "holds no case");
     if (file >= 0) H5Fclose(file);
+}
+
+/* Every line but the first, which names the columns. */
+static void replay_lines(golden_run *run, const struct known *known_file, const char *path) {
+    char line[512];
+    long count = 0;
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\r\n")] = 0;
+        const golden_case one = {.name = line, .at = H5I_INVALID_HID};
+        if (count++ > 0) replay_case(run, known_file, one, true);
+    }
+    if (count < 2) report(run, GOLDEN_DIFFER, known_file->name, "", "holds no case");
+    if (file) fclose(file);
 }
 
 /* Cases are named by their place, counted from 0: "linear 12", or "12". */
@@ -95,7 +119,9 @@ static void replay_json_list(golden_run *run, const struct known *known_file, co
     for (size_t i = 0; i < json_array_size(list); i++) {
         char name[96];
         snprintf(name, sizeof name, "%.64s%s%zu", key, *key ? " " : "", i);
-        replay_case(run, known_file, -1, json_array_get(list, i), name);
+        const golden_case one = {
+            .name = name, .at = H5I_INVALID_HID, .json = json_array_get(list, i)};
+        replay_case(run, known_file, one, json_is_object(one.json));
     }
 }
 
@@ -155,7 +181,7 @@ static int walk(golden_run *run, const char *folder) {
         else if (row && ends_with(name, ".json"))
             replay_json(run, row, path);
         else if (row)
-            report(run, GOLDEN_UNKNOWN, name, "", "");
+            replay_lines(run, row, path);
         else if (ends_with(name, ".nir"))
             replay_pair(run, path, name);
         free(entries[i]);

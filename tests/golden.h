@@ -1,8 +1,9 @@
 /*
  * The replay of reference vectors, `golden FOLDER [ISA]`: what its files share.
  *
- * A file is known by its name (table in golden.c); a case is one top-level group of an HDF5 file,
- * or one object of a JSON file: an element of its array, or of an array that it names.
+ * A file is known by its name (table in golden.c); a case is one top-level group of an HDF5 file
+ * (or a group below one), one object of a JSON file (an element of its array, or of an array that
+ * it names), or one line of a CSV file.
  * Each case ends in one verdict. Sizes, seeds and parameters come from the file, never from here.
  * Limits (tests/golden/README_vectors.md): spikes equal, membrane 1e-5, gradients 1e-4 of the
  * largest entry.
@@ -39,6 +40,7 @@ typedef struct golden_array {
 typedef struct golden_case {
     const char *file, *name;
     hid_t at;                  /* its group */
+    hid_t around, root;        /* the group that holds those of several cases; the file */
     const struct json_t *json; /* or its object */
     const rv_device *device;
     rv_arena *arena;
@@ -58,6 +60,8 @@ golden_verdict golden_schedule(golden_case *c);
 golden_verdict golden_schedule_flaw(golden_case *c);
 golden_verdict golden_staleness(golden_case *c);
 golden_verdict golden_partition(golden_case *c);
+golden_verdict golden_delay(golden_case *c);
+golden_verdict golden_quadratic(golden_case *c); /* its name is the line */
 
 /* A case that is outside: names match with fnmatch. NULL when none matches. */
 typedef struct golden_outside {
@@ -72,6 +76,8 @@ const golden_array *golden_get(golden_case *c, const char *path);
 double golden_number(golden_case *c, const char *attribute, double otherwise);
 /* The text of an attribute, "" when absent. */
 const char *golden_word(golden_case *c, const char *attribute);
+/* The numbers of an attribute, at most `most` into out; how many there are. */
+int golden_numbers(golden_case *c, const char *attribute, double *out, int most);
 /* Names in a subgroup, ascending: *names is an array of *count. */
 void golden_names(golden_case *c, const char *path, int *count, const char *const **names);
 void *golden_memory(golden_case *c, size_t count, size_t size); /* zeroed, 64-byte aligned */
@@ -121,6 +127,7 @@ bool golden_choose(golden_case *c, const rv_table *table, const char *name, rv_c
 bool golden_set(golden_case *c, const rv_choice *choice, const char *option, double value);
 bool golden_word_set(golden_case *c, const rv_choice *choice, const char *option, const char *word);
 bool golden_row_set(golden_case *c, const rv_choice *choice, const char *option, rv_choice row);
+bool golden_reals_set(golden_case *c, const rv_choice *choice, const char *option, rv_reals list);
 /* Options from attributes of the group, ended by option NULL. attribute NULL: the constant; an
  * attribute the group lacks is left at its default. */
 typedef struct golden_option {

@@ -106,15 +106,36 @@ double golden_number(golden_case *c, const char *attribute, double otherwise) {
     return value;
 }
 
+int golden_numbers(golden_case *c, const char *attribute, double *out, int most) {
+    hid_t a = H5Aopen(c->at, attribute, H5P_DEFAULT);
+    hid_t space = a < 0 ? H5I_INVALID_HID : H5Aget_space(a);
+    hssize_t count = space < 0 ? -1 : H5Sget_simple_extent_npoints(space);
+    double *all = golden_memory(c, count > 0 ? (size_t)count : 1, sizeof *all);
+    if (count < 1 || count > 1 << 16 || H5Aread(a, H5T_NATIVE_DOUBLE, all) < 0)
+        golden_fail(c, "attribute %s: cannot be read as numbers", attribute);
+    for (int i = 0; i < count && i < most; i++)
+        out[i] = all[i];
+    if (space >= 0) H5Sclose(space);
+    if (a >= 0) H5Aclose(a);
+    return (int)count;
+}
+
+/* Text of fixed or variable length. */
 const char *golden_word(golden_case *c, const char *attribute) {
     if (H5Aexists(c->at, attribute) <= 0) return "";
     hid_t a = H5Aopen(c->at, attribute, H5P_DEFAULT);
     hid_t type = a < 0 ? H5I_INVALID_HID : H5Aget_type(a);
+    bool variable = type >= 0 && H5Tis_variable_str(type) > 0;
     size_t size = type < 0 ? 0 : H5Tget_size(type);
-    char *text = golden_memory(c, size + 1, 1);
-    if (type < 0 || H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0 ||
-        H5Aread(a, type, text) < 0)
+    char *text = golden_memory(c, size + 1, 1), *given = NULL;
+    if (type < 0 || H5Tget_class(type) != H5T_STRING ||
+        H5Aread(a, type, variable ? (void *)&given : text) < 0)
         golden_fail(c, "attribute %s: cannot be read as text", attribute);
+    if (given) {
+        text = golden_memory(c, strlen(given) + 1, 1);
+        strcpy(text, given);
+        H5free_memory(given);
+    }
     if (type >= 0) H5Tclose(type);
     if (a >= 0) H5Aclose(a);
     return text;

@@ -68,6 +68,13 @@ bool golden_row_set(golden_case *c, const rv_choice *choice, const char *option,
     return true;
 }
 
+bool golden_reals_set(golden_case *c, const rv_choice *choice, const char *option, rv_reals list) {
+    const rv_spec *spec = spec_of(c, choice, option);
+    if (!spec) return false;
+    *(rv_reals *)(void *)((char *)choice->options + spec->offset) = list;
+    return true;
+}
+
 bool golden_set_all(golden_case *c, const rv_choice *choice, const golden_option *options) {
     for (; options->option; options++) {
         const char *attribute = options->attribute;

@@ -1,0 +1,165 @@
+/*
+ * The ring of versions. An update writes the new weights beside the old ones, into the slot of the
+ * version that no pass can ask for any more; so a stash costs no copy. Only where forward sees
+ * other weights than those of its version are the weights themselves kept apart.
+ */
+#include <string.h>
+
+#include "pipeline/weights.h"
+
+/* The old weights must outlive the pass that makes the new ones. */
+static bool needs_before(const rv_delay_rule *rule) {
+    return rule->trend || (rule->looks_forward && rule->forward == RV_LOOK_STEP);
+}
+
+static int kept_of(const rv_delay_rule *rule) {
+    return rule->delay + 1;
+}
+
+int rv_weights_copies(const rv_delay_rule *rule) {
+    int copies = kept_of(rule) - 1;
+    if (rule->looks_forward) copies += needs_before(rule) ? 2 : 1;
+    if (rule->looks_backward) copies++;
+    return copies + rule->trend;
+}
+
+rv_status rv_weights_init(rv_weights *w, const rv_range *range, const rv_device *device,
+                          const rv_train_desc *train, int64_t total_steps,
+                          const rv_delay_rule *rule, int rows) {
+    rv_status status = RV_OK;
+    *w = (rv_weights){.range = *range, .device = device, .rule = *rule, .rows = rows};
+    w->kept = kept_of(rule);
+    TRY(rv_optimizer_create_range(range, device, train, total_steps, &w->optimizer));
+    TRY(rv_alloc((size_t)w->kept, sizeof *w->shown, "weight versions", &w->shown));
+    for (int k = 0; k < w->kept; k++)
+        TRY(rv_version_create_range(range, device, &w->shown[k]));
+    for (int k = 0; rule->looks_forward && k < (needs_before(rule) ? 2 : 1); k++)
+        TRY(rv_version_create_range(range, device, &w->own[k]));
+    if (rule->looks_backward) TRY(rv_version_create_range(range, device, &w->backward));
+    if (rule->trend)
+        TRY(device->ops->alloc(device->ctx, sizeof(float) * range->n_trained, "moving mean",
+                               (void **)&w->trend));
+out:
+    return status;
+}
+
+void rv_weights_finish(rv_weights *w) {
+    if (!w->device) return;
+    w->device->ops->free(w->device->ctx, w->trend);
+    rv_version_destroy(w->backward);
+    rv_version_destroy(w->own[1]);
+    rv_version_destroy(w->own[0]);
+    for (int k = 0; w->shown && k < w->kept; k++)
+        rv_version_destroy(w->shown[k]);
+    rv_free(w->shown);
+    rv_optimizer_destroy(w->optimizer);
+    *w = (rv_weights){0};
+}
+
+static rv_version *shown_at(const rv_weights *w, int64_t version) {
+    return w->shown[version % w->kept];
+}
+
+rv_version *rv_weights_newest(const rv_weights *w) {
+    return w->own[0] ? w->own[w->at] : shown_at(w, w->made);
+}
+
+rv_status rv_weights_ready(rv_weights *w) {
+    if (!w->underived) return RV_OK;
+    w->underived = false;
+    return rv_version_derive(rv_weights_newest(w), w->rows);
+}
+
+static void block_copy(const rv_weights *w, rv_version *from, rv_version *to) {
+    if (to && to != from)
+        memcpy(rv_version_block(to), rv_version_block(from), sizeof(float) * w->range.n_all);
+}
+
+/* Nothing has been learned of the direction yet, so every view shows the weights as they are. */
+rv_status rv_weights_start(rv_weights *w, int64_t made) {
+    rv_status status = RV_OK;
+    rv_version *newest = rv_weights_newest(w);
+    for (int k = 0; k < w->kept; k++)
+        block_copy(w, newest, w->shown[k]);
+    block_copy(w, newest, w->own[0]);
+    block_copy(w, newest, w->own[1]);
+    block_copy(w, newest, w->backward);
+    if (w->trend) memset(w->trend, 0, sizeof *w->trend * w->range.n_trained);
+    w->made = made;
+    TRY(rv_version_derive(shown_at(w, made), w->rows));
+    if (w->own[0]) TRY(rv_version_derive(w->own[w->at], w->rows));
+    if (w->backward) TRY(rv_version_derive(w->backward, w->rows));
+    w->underived = false;
+out:
+    return status;
+}
+
+/* ---- what passes read ------------------------------------------------------------------- */
+
+bool rv_weights_has(const rv_weights *w, int64_t u) {
+    return rv_delay_forward(&w->rule, u) <= w->made;
+}
+
+rv_status rv_weights_forward(const rv_weights *w, int64_t u, const rv_version **out) {
+    int64_t j = rv_delay_forward(&w->rule, u);
+    if (j > w->made || j < 0 || j <= w->made - w->kept)
+        return rv_fail(RV_INTERNAL,
+                       "update %lld reads version %lld of weights, kept are %d up to %lld",
+                       (long long)u, (long long)j, w->kept, (long long)w->made);
+    *out = shown_at(w, j);
+    return RV_OK;
+}
+
+rv_status rv_weights_backward(const rv_weights *w, int64_t u, const rv_version **out) {
+    if (w->rule.stash) return rv_weights_forward(w, u, out);
+    if (u != w->made)
+        return rv_fail(RV_INTERNAL, "backward of update %lld, but %lld were made", (long long)u,
+                       (long long)w->made);
+    *out = w->backward ? w->backward : rv_weights_newest(w);
+    return RV_OK;
+}
+
+/* ---- updates ---------------------------------------------------------------------------- */
+
+/* All but what is trained, which the pass itself writes. */
+static void rest_copy(const rv_weights *w, rv_version *from, rv_version *to) {
+    size_t trained = w->range.n_trained;
+    if (to && to != from)
+        memcpy(rv_version_block(to) + trained, rv_version_block(from) + trained,
+               sizeof(float) * (w->range.n_all - trained));
+}
+
+/* Where passes of version made + 1 will look for it. The backward view of the newest alone is kept:
+ * no backward of an older one can be left. */
+rv_status rv_weights_update(rv_weights *w, const float *gradient, double scale,
+                            void (*statistics)(void *self, rv_version *version), void *self) {
+    rv_status status = RV_OK;
+    rv_version *old = rv_weights_newest(w), *next = old, *shown = shown_at(w, w->made + 1);
+    rv_late late;
+    rv_delay_late(&w->rule, w->made, &late);
+    if (!w->own[0]) {
+        next = shown;
+    } else {
+        w->at ^= w->own[1] != NULL;
+        next = w->own[w->at];
+        late.forward.to = rv_version_block(shown);
+    }
+    if (next != old) late.from = rv_version_block(old);
+    if (w->backward) late.backward.to = rv_version_block(w->backward);
+    late.trend = w->trend;
+    TRY(rv_optimizer_update_late(w->optimizer, w->device, NULL, &late, rv_version_block(next),
+                                 gradient, scale));
+    TRY(w->device->ops->queue_sync(w->device->ctx, NULL));
+    rest_copy(w, old, next);
+    if (statistics) statistics(self, next);
+    rest_copy(w, next, shown);
+    rest_copy(w, next, w->backward);
+    w->made++;
+    TRY(rv_version_derive(shown, w->rows));
+    if (w->backward) TRY(rv_version_derive(w->backward, w->rows));
+    w->underived = next != shown;
+    /* Backward reads the newest itself unless it has a view of its own or those of forward. */
+    if (!w->backward && !w->rule.stash) TRY(rv_weights_ready(w));
+out:
+    return status;
+}

@@ -1,0 +1,60 @@
+/*
+ * Inside pipeline/: the weights of a stage and their versions. The newest are w(made); forward
+ * reads version j as its rule shows it (w(j), or a prediction made from it), which is kept as long
+ * as a pass may ask for it: the last D+1. Backward reads the newest, what the rule makes of them,
+ * or what forward has read. A synchronous stage has one version, changed in place. One thread.
+ */
+#ifndef RV_PIPELINE_WEIGHTS_H
+#define RV_PIPELINE_WEIGHTS_H
+
+#include "pipeline/delay.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeroed = empty. */
+typedef struct rv_weights {
+    rv_range range;
+    const rv_device *device;
+    rv_delay_rule rule;
+    int rows; /* of products, for packing */
+    rv_optimizer *optimizer;
+    int kept;
+    rv_version **shown;   /* [kept]: version j in slot j % kept, as forward sees it */
+    rv_version *own[2];   /* w where forward sees something else; [1]: the one before, if needed */
+    int at;               /* own[at] is the newest */
+    rv_version *backward; /* w(made) as backward sees it; NULL: not its own */
+    float *trend;
+    int64_t made;   /* updates */
+    bool underived; /* own[at] was changed and not derived: nothing but evaluation reads it */
+} rv_weights;
+
+RV_CHECKED rv_status rv_weights_init(rv_weights *w, const rv_range *range, const rv_device *device,
+                                     const rv_train_desc *train, int64_t total_steps,
+                                     const rv_delay_rule *rule, int rows);
+void rv_weights_finish(rv_weights *w);
+/* w(made). Derived forms are there after rv_weights_ready. */
+rv_version *rv_weights_newest(const rv_weights *w);
+RV_CHECKED rv_status rv_weights_ready(rv_weights *w);
+/* After the newest block was written: it becomes version `made` and all before it. */
+RV_CHECKED rv_status rv_weights_start(rv_weights *w, int64_t made);
+
+/* Whether the forward of update u can run: its version is made. */
+bool rv_weights_has(const rv_weights *w, int64_t u);
+/* What passes of update u read. RV_INTERNAL: not kept, or not yet made. */
+RV_CHECKED rv_status rv_weights_forward(const rv_weights *w, int64_t u, const rv_version **out);
+RV_CHECKED rv_status rv_weights_backward(const rv_weights *w, int64_t u, const rv_version **out);
+
+/* Version made -> made + 1. statistics: called with the new version after its weights are made, to
+ * move its buffers; may be NULL. */
+RV_CHECKED rv_status rv_weights_update(rv_weights *w, const float *gradient, double scale,
+                                       void (*statistics)(void *self, rv_version *version),
+                                       void *self);
+/* Blocks of weights beside the newest, and their bytes. */
+int rv_weights_copies(const rv_delay_rule *rule);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
