@@ -87,15 +87,26 @@ out:
 
 /* ---- tiles --------------------------------------------------------------------------------- */
 enum { PACK_ROWS = 64, PACK_READS = 3 }; /* fewer rows stay in the first cache; reads of a row */
+enum { PACK_AHEAD = 16 };                /* rows fetched before they are copied */
+
+/* Rows lie pages apart, where the processor does not fetch ahead by itself. */
+RV_INLINE void row_pack(const float *from, const float *later, int cols, float *to) {
+    for (int j = 0; j < cols; j += RV_LANES)
+        __builtin_prefetch(later + j);
+    for (int j = 0; j < cols; j += RV_WIDTH)
+        vec_store(to + j, vec_load(from + j));
+}
 
 rv_tile_rows rv_cpu_event_pack(const float *row0, size_t ld, int rows, int cols, size_t reads,
                                float *packed) {
-    bool pays = packed && ld > EVENT_TILE && rows >= PACK_ROWS && reads / PACK_READS > (size_t)rows;
+    bool pays =
+        packed && ld > (size_t)cols && rows >= PACK_ROWS && reads / PACK_READS > (size_t)rows;
     if (!pays) return (rv_tile_rows){row0, ld};
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < cols; j += RV_WIDTH)
-            vec_store(packed + (size_t)i * EVENT_TILE + j, vec_load(row0 + (size_t)i * ld + j));
-    return (rv_tile_rows){packed, EVENT_TILE};
+        row_pack(row0 + (size_t)i * ld,
+                 row0 + (size_t)(i + PACK_AHEAD < rows ? i + PACK_AHEAD : i) * ld, cols,
+                 packed + (size_t)i * (size_t)cols);
+    return (rv_tile_rows){packed, (size_t)cols};
 }
 
 /* ---- forward ------------------------------------------------------------------------------ */
@@ -106,7 +117,7 @@ typedef struct forward_job {
     const rv_map *map;
     rv_values y;
     rv_lists lists;
-    int rows, blocks;
+    int rows, blocks, columns;
     float *packed; /* per worker: a tile of the weights */
 } forward_job;
 
@@ -114,12 +125,13 @@ typedef struct forward_job {
 static void forward_item(void *argument, int item, int worker) {
     const forward_job *job = argument;
     const rv_map *map = job->map;
-    int col = item / job->blocks * EVENT_TILE, first = item % job->blocks * FORWARD_ROWS;
-    int cols = map->ld - col < EVENT_TILE ? map->ld - col : EVENT_TILE;
+    int col = item / job->blocks * job->columns, first = item % job->blocks * FORWARD_ROWS;
+    int cols = map->ld - col < job->columns ? map->ld - col : job->columns;
     int last = first + FORWARD_ROWS < job->rows ? first + FORWARD_ROWS : job->rows;
-    rv_tile_rows w = rv_cpu_event_pack(map->weight + col, (size_t)map->ld, map->in, cols,
-                                       job->lists.start[last] - job->lists.start[first],
-                                       job->packed + (size_t)worker * (size_t)map->in * EVENT_TILE);
+    rv_tile_rows w =
+        rv_cpu_event_pack(map->weight + col, (size_t)map->ld, map->in, cols,
+                          job->lists.start[last] - job->lists.start[first],
+                          job->packed + (size_t)worker * (size_t)map->in * (size_t)job->columns);
     for (int r = first; r < last; r++)
         event_sum(cols, w.row0, w.ld, job->lists.index + job->lists.start[r],
                   job->lists.start[r + 1] - job->lists.start[r], map->bias ? map->bias + col : NULL,
@@ -130,11 +142,12 @@ rv_status rv_cpu_event_forward(rv_ctx *ctx, const rv_map *map, rv_spikes x, rv_v
                                rv_arena *arena) {
     rv_status status = RV_OK;
     size_t mark = rv_arena_mark(arena);
-    int frames = x.stride_t ? x.T : 1, tiles = (map->ld + EVENT_TILE - 1) / EVENT_TILE;
-    forward_job job = {.map = map, .y = y, .rows = frames * x.B};
+    int frames = x.stride_t ? x.T : 1, columns = event_columns(map->in);
+    int tiles = (map->ld + columns - 1) / columns;
+    forward_job job = {.map = map, .y = y, .rows = frames * x.B, .columns = columns};
     job.blocks = (job.rows + FORWARD_ROWS - 1) / FORWARD_ROWS;
     TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx) * (size_t)map->in,
-                     EVENT_TILE * sizeof *job.packed, &job.packed));
+                     (size_t)columns * sizeof *job.packed, &job.packed));
     TRY(rv_cpu_lists(ctx, x, frames, arena, &job.lists));
     rv_cpu_run(ctx, tiles * job.blocks, forward_item, &job);
 out:
@@ -147,7 +160,7 @@ out:
  * row's adjoint is added to the gradient rows of its active inputs. A wide one goes by input: the
  * transposed lists of a run of rows, accumulators in registers, started from what is there. Both
  * add in the same order, so the choice does not show in the bits. */
-enum { NARROW = 32, RUN = 1024 };
+enum { NARROW = 32, RUN = 2048, GRADIENTS_AHEAD = 8 };
 
 /* A visit is a row in the order of addition: visit 0 is the first sample of the last step. */
 typedef struct weight_job {
@@ -156,11 +169,13 @@ typedef struct weight_job {
     float *gw, *gb;
     rv_lists lists;
     int frames, rows;
-    int first, run; /* visits of the transposed lists */
-    size_t *start;  /* [in + 1] */
+    int first, run, most; /* visits of the transposed lists; of the longest run */
+    size_t *start;        /* [in + 1] */
     uint32_t *transposed;
-    int blocks;    /* of inputs: more than one where there are more threads than tiles */
-    float *packed; /* per worker: a run's adjoints of one tile */
+    const float **adjoint; /* [run] the rows of g */
+    int columns;           /* of a tile */
+    int blocks;            /* of inputs: more than one where there are more threads than tiles */
+    float *packed;         /* per worker: a run's adjoints of one tile */
 } weight_job;
 
 /* Row t*B + b of a visit, and where its adjoint lies. */
@@ -216,6 +231,7 @@ static void transpose_run(weight_job *job) {
     memset(job->start, 0, ((size_t)in + 1) * sizeof *job->start);
     for (int v = 0; v < job->run; v++) {
         int row = visit_row(job, job->first + v);
+        job->adjoint[v] = visit_adjoint(job, job->first + v);
         for (size_t k = job->lists.start[row]; k < job->lists.start[row + 1]; k++)
             job->start[job->lists.index[k]]++;
     }
@@ -238,34 +254,38 @@ static void transpose_run(weight_job *job) {
  * pass. */
 static void wide_item(void *argument, int item, int worker) {
     const weight_job *job = argument;
-    int ld = job->map->ld, col = item / job->blocks * EVENT_TILE, block = item % job->blocks;
-    int cols = ld - col < EVENT_TILE ? ld - col : EVENT_TILE;
+    int ld = job->map->ld, col = item / job->blocks * job->columns, block = item % job->blocks;
+    int cols = ld - col < job->columns ? ld - col : job->columns;
     int first = (int)((int64_t)block * job->map->in / job->blocks);
     int last = (int)((int64_t)(block + 1) * job->map->in / job->blocks);
-    float *packed = job->packed + (size_t)worker * RUN * EVENT_TILE;
-    for (int v = 0; v < job->run; v++) {
-        const float *g = visit_adjoint(job, job->first + v) + col;
-        for (int j = 0; j < cols; j += RV_WIDTH)
-            vec_store(packed + (size_t)v * EVENT_TILE + j, vec_load(g + j));
-    }
+    float *packed = job->packed + (size_t)worker * (size_t)job->most * (size_t)job->columns;
+    for (int v = 0; v < job->run; v++)
+        row_pack(job->adjoint[v] + col,
+                 job->adjoint[v + PACK_AHEAD < job->run ? v + PACK_AHEAD : v] + col, cols,
+                 packed + (size_t)v * (size_t)cols);
     for (int i = first; i < last; i++) {
         float *to = job->gw + (size_t)i * (size_t)ld + col;
         size_t count = job->start[i + 1] - job->start[i];
+        const float *later = to + (i + GRADIENTS_AHEAD < last ? (size_t)ld * GRADIENTS_AHEAD : 0);
+        for (int j = 0; j < cols; j += RV_LANES)
+            __builtin_prefetch(later + j, 1);
         if (count > 0)
-            event_sum(cols, packed, EVENT_TILE, job->transposed + job->start[i], count, to, to);
+            event_sum(cols, packed, (size_t)cols, job->transposed + job->start[i], count, to, to);
     }
     /* The bias takes every row, active or not; one of the items of a tile adds it. */
     if (!job->gb || block > 0) return;
     for (int v = 0; v < job->run; v++)
         for (int j = 0; j < cols; j++)
-            job->gb[col + j] += packed[(size_t)v * EVENT_TILE + j];
+            job->gb[col + j] += packed[(size_t)v * (size_t)cols + j];
 }
 
 /* Runs follow each other in the order of visits and add onto what the last left: where they are cut
  * cannot show. */
 static rv_status wide_weight(rv_ctx *ctx, weight_job *job, rv_arena *arena) {
     rv_status status = RV_OK;
-    int tiles = (job->map->ld + EVENT_TILE - 1) / EVENT_TILE;
+    job->most = job->rows < RUN ? job->rows : RUN;
+    job->columns = event_columns(job->most);
+    int tiles = (job->map->ld + job->columns - 1) / job->columns;
     size_t most = 0;
     job->blocks = (rv_cpu_threads(ctx) + tiles - 1) / tiles;
     /* One list serves all runs: as long as the longest. */
@@ -279,8 +299,9 @@ static rv_status wide_weight(rv_ctx *ctx, weight_job *job, rv_arena *arena) {
     }
     TRY(rv_arena_get(arena, (size_t)job->map->in + 1, sizeof *job->start, &job->start));
     TRY(rv_arena_get(arena, most, sizeof *job->transposed, &job->transposed));
-    TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx) * RUN, EVENT_TILE * sizeof *job->packed,
-                     &job->packed));
+    TRY(rv_arena_get(arena, (size_t)job->most, sizeof *job->adjoint, &job->adjoint));
+    TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx) * (size_t)job->most,
+                     (size_t)job->columns * sizeof *job->packed, &job->packed));
     for (job->first = 0; job->first < job->rows; job->first += job->run) {
         job->run = job->rows - job->first < RUN ? job->rows - job->first : RUN;
         transpose_run(job);

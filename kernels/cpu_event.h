@@ -1,7 +1,7 @@
 /*
  * Event form: sums of the weight rows of active inputs. Lists of active inputs are scratch of one
- * op. A tile is EVENT_TILE columns whose accumulators stay in registers; a sum starts from the
- * bias and adds rows in ascending order, so bits do not depend on tiles. Internal to kernels/.
+ * op. A tile is at most EVENT_TILE columns whose accumulators stay in registers; a sum starts from
+ * the bias and adds rows in ascending order, so bits do not depend on tiles. Internal to kernels/.
  */
 #ifndef RV_KERNELS_CPU_EVENT_H
 #define RV_KERNELS_CPU_EVENT_H
@@ -11,6 +11,17 @@
 
 #ifdef RV_LEVEL
 enum { EVENT_VECTORS = 8, EVENT_TILE = EVENT_VECTORS * RV_WIDTH };
+
+/* Floats of a tile that stay in the second cache beside what passes by: half of 2 MiB. */
+enum { EVENT_STAYS = 1 << 18 };
+/* Columns of a tile of so many rows: a whole number of times in EVENT_TILE, two vectors at least,
+ * as with fewer a row's address costs more than its sum. */
+static inline int event_columns(int rows) {
+    int columns = EVENT_TILE;
+    while (columns > 2 * RV_WIDTH && columns > RV_LANES && rows > EVENT_STAYS / columns)
+        columns /= 2;
+    return columns;
+}
 
 #define rv_cpu_lists RV_CPU(lists)
 #define rv_cpu_event_forward RV_CPU(event_forward)
@@ -33,7 +44,7 @@ typedef struct rv_tile_rows {
     const float *row0;
     size_t ld;
 } rv_tile_rows;
-/* packed: room for rows * EVENT_TILE, or NULL; reads: row reads to come. */
+/* packed: room for rows * cols, or NULL; reads: row reads to come. */
 rv_tile_rows rv_cpu_event_pack(const float *row0, size_t ld, int rows, int cols, size_t reads,
                                float *packed);
 

@@ -92,6 +92,7 @@ typedef struct forward_job {
     rv_lists recurrent; /* of step t0, when the layer is recurrent */
     step_fn step;
     int t0, t1, blocks, tiles;
+    int columns;            /* of a tile */
     const uint16_t *silent; /* bits of a step without spikes */
     float *packed;          /* per worker: a tile of the map's weights; NULL: read in place */
 } forward_job;
@@ -187,15 +188,15 @@ static void forward_tile(const forward_job *job, const rv_tile_rows *weight, int
 static void tile_item(void *argument, int item, int worker) {
     const forward_job *job = argument;
     const rv_neuron_forward *n = job->n;
-    int col = item / job->blocks * EVENT_TILE, first = item % job->blocks * SAMPLES;
-    int cols = n->ld - col < EVENT_TILE ? n->ld - col : EVENT_TILE;
+    int col = item / job->blocks * job->columns, first = item % job->blocks * SAMPLES;
+    int cols = n->ld - col < job->columns ? n->ld - col : job->columns;
     int last = first + SAMPLES < n->B ? first + SAMPLES : n->B;
     rv_tile_rows weight;
     if (job->map) { /* samples fire about alike */
         const rv_map *map = job->map;
         size_t reads = job->lists.start[(size_t)n->T * (size_t)n->B] / (size_t)job->blocks;
         float *packed = job->packed;
-        if (packed) packed += (size_t)worker * (size_t)map->in * EVENT_TILE;
+        if (packed) packed += (size_t)worker * (size_t)map->in * (size_t)job->columns;
         weight =
             rv_cpu_event_pack(map->weight + col, (size_t)map->ld, map->in, cols, reads, packed);
     }
@@ -286,12 +287,13 @@ static rv_status forward_run(rv_ctx *ctx, const rv_map *map, const rv_signal *x,
     memset(silent, 0, words * sizeof *silent);
     job.silent = (const uint16_t *)silent;
     job.step = steps[neuron->kind][rv_cpu_reset_of(neuron)][neuron->strict];
-    job.tiles = (n->ld + EVENT_TILE - 1) / EVENT_TILE;
+    job.columns = map ? event_columns(map->in) : EVENT_TILE;
+    job.tiles = (n->ld + job.columns - 1) / job.columns;
     job.blocks = (n->B + SAMPLES - 1) / SAMPLES;
     if (map) TRY(rv_cpu_lists(ctx, x->spikes, n->T, arena, &job.lists));
     if (map && !n->recurrent) /* with feedback an item is one step: too few reads */
         TRY(rv_arena_get(arena, (size_t)rv_cpu_threads(ctx) * (size_t)map->in,
-                         EVENT_TILE * sizeof *job.packed, &job.packed));
+                         (size_t)job.columns * sizeof *job.packed, &job.packed));
     if (!n->recurrent) forward_steps(ctx, &job);
     for (int t = 0; n->recurrent && t < n->T; t++) {
         size_t inner = rv_arena_mark(arena);
