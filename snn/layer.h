@@ -204,6 +204,9 @@ int rv_pass_last(const rv_pass *pass); /* the layer whose output leaves the rang
 /* The neuron that takes this map's output in place within this pass, run as one op with it;
  * NULL: none. */
 const rv_layer *rv_pass_fused(const rv_pass *pass, const rv_layer *map);
+/* The map that alone takes this neuron layer's spikes, where the neuron's B runs the map's product
+ * in parts along time, so that the adjoint of the spikes is never whole; NULL: it does not. */
+const rv_layer *rv_pass_parts(const rv_pass *pass, const rv_layer *neuron);
 /* The linear map of a layer: tensors weight k and bias k (-1: none), packed form of the version. */
 rv_map rv_linear_map(const rv_version *version, const rv_layer *layer); /* of a linear layer */
 rv_map rv_layer_map(const rv_version *version, const rv_layer *layer, int in, int out, int weight,

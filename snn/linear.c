@@ -76,7 +76,9 @@ static rv_status linear_backward(rv_pass *pass, const rv_layer *layer) {
     rv_map map = rv_linear_map(pass->back ? pass->back : pass->version, layer);
     rv_values g = rv_pass_adjoint(pass, layer), gx;
     bool add;
+    int source = layer->input[0];
     if (!g.data) return RV_OK;
+    if (source >= pass->first && rv_pass_parts(pass, &pass->net->layers[source])) return RV_OK;
     TRY(rv_pass_adjoint_in(pass, layer, 0, &gx, &add));
     if (!gx.data) goto out;
     size_t mark = rv_arena_mark(pass->arena);

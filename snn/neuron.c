@@ -107,6 +107,57 @@ out:
 }
 
 /* ---- B ----------------------------------------------------------------------------------- */
+enum { PART_FLOATS = 1 << 19 }; /* of the spikes' adjoint: the second cache, or one step */
+
+/* Learned parameters look back over the border of a part, a penalty at the whole adjoint, and
+ * feedback adds to it inside the time loop. */
+const rv_layer *rv_pass_parts(const rv_pass *pass, const rv_layer *layer) {
+    const rv_layer *map = &pass->net->layers[layer->consumer];
+    if (layer->kind != &rv_kind_neuron || layer->consumer_count != 1) return NULL;
+    const neuron_plan *plan = layer->plan;
+    bool parts = layer->spikes && layer->live && !layer->recurrent && plan->learned == 0 &&
+                 !layer->desc->regularizer.row && map->kind == &rv_kind_linear &&
+                 map->index < pass->last;
+    return parts ? map : NULL;
+}
+
+/* Steps [t0, t1) of a view. */
+static rv_values steps_of(rv_values v, int t0, int t1) {
+    if (v.data) v.data += (size_t)t0 * v.stride_t, v.T = t1 - t0;
+    return v;
+}
+
+/* A part is a chunk to both ops, and chunks give the same bits as the whole. */
+static rv_status parts_backward(rv_pass *pass, const rv_layer *map_layer,
+                                const rv_neuron_backward *n) {
+    rv_status status = RV_OK;
+    const rv_device *device = pass->device;
+    const rv_map map = rv_linear_map(pass->version, map_layer);
+    const rv_values g = rv_pass_adjoint(pass, map_layer);
+    size_t step = (size_t)n->B * (size_t)n->ld;
+    int most = step < PART_FLOATS ? (int)(PART_FLOATS / step) : 1;
+    float *memory = NULL;
+    if (most > n->T) most = n->T;
+    TRY(rv_arena_get(pass->arena, (size_t)most * step, sizeof *memory, &memory));
+    for (int t1 = n->T, t0; t1 > 0; t1 = t0) {
+        t0 = t1 > most ? t1 - most : 0;
+        rv_neuron_backward part = *n;
+        part.T = t1 - t0;
+        part.h = steps_of(n->h, t0, t1);
+        part.i = steps_of(n->i, t0, t1);
+        part.a = steps_of(n->a, t0, t1);
+        part.s.bits += (size_t)t0 * n->s.stride_t;
+        part.s.T = part.T;
+        if (n->starts) part.starts += (size_t)t0 * (size_t)rv_words(n->B);
+        part.gs = rv_values_of(memory, part.T, n->B, n->n);
+        TRY(device->ops->map_backward(device->ctx, pass->queue, &map, steps_of(g, t0, t1), part.gs,
+                                      false, pass->arena));
+        TRY(device->ops->neuron_backward(device->ctx, pass->queue, &part, pass->arena));
+    }
+out:
+    return status;
+}
+
 static rv_status neuron_backward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
     const rv_device *device = pass->device;
@@ -149,7 +200,11 @@ static rv_status neuron_backward(rv_pass *pass, const rv_layer *layer) {
     if (held) n.held = gx;
     size_t mark = rv_arena_mark(pass->arena);
     TRY(rv_pass_starts(pass, &n.starts));
-    TRY(device->ops->neuron_backward(device->ctx, pass->queue, &n, pass->arena));
+    const rv_layer *parts = rv_pass_parts(pass, layer);
+    if (parts && rv_pass_adjoint(pass, parts).data)
+        TRY(parts_backward(pass, parts, &n));
+    else
+        TRY(device->ops->neuron_backward(device->ctx, pass->queue, &n, pass->arena));
     rv_arena_release(pass->arena, mark);
     if (in_place)
         pass->tape->adjoint[layer->input[0] + 1] = n.h;

@@ -274,6 +274,32 @@ static void chunks_give_the_same_bits(void **state) {
     }
 }
 
+/* A layer whose adjoint is made in parts of two steps and, at the front, one; chunks of one step
+ * have one part each. */
+static void parts_of_a_wide_layer_give_the_same_bits(void **state) {
+    (void)state;
+    enum { UNITS = 20000, FEW = 5 };
+    float *gradient[2] = {0};
+    size_t n = 0;
+    for (int k = 0; k < 2; k++) {
+        small s = {0};
+        rv_step_result result;
+        const float *from;
+        small_two(&s, IN, UNITS, OUT);
+        small_batch(&s, BATCH, 0, OUT, 7);
+        small_open(&s, "rate", FEW, k ? FEW : 1, 1, 1);
+        OK(rv_serial_gradient(s.serial, &s.batch, &result, &from));
+        n = s.net->n_trained;
+        gradient[k] = malloc(n * sizeof *from);
+        assert_non_null(gradient[k]);
+        memcpy(gradient[k], from, n * sizeof *from);
+        small_finish(&s);
+    }
+    assert_memory_equal(gradient[0], gradient[1], n * sizeof(float));
+    free(gradient[0]);
+    free(gradient[1]);
+}
+
 static void threads_give_the_same_bits(void **state) {
     (void)state;
     same_bits("rate", 3, 2);
@@ -527,6 +553,7 @@ int main(void) {
         cmocka_unit_test(gradient_of_held_input_equals_loops_in_double),
         cmocka_unit_test(gradient_of_rate_spikes_equals_loops_in_double),
         cmocka_unit_test(chunks_give_the_same_bits),
+        cmocka_unit_test(parts_of_a_wide_layer_give_the_same_bits),
         cmocka_unit_test(threads_give_the_same_bits),
         cmocka_unit_test(micro_batches_give_the_same_sums),
         cmocka_unit_test(ragged_batch_equals_a_trainer_of_its_size),
