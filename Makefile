@@ -110,7 +110,7 @@ LIB := $(OUT)/libranvier.a
 TEST_BIN := $(patsubst tests/%.c,$(OUT)/tests/%,$(wildcard tests/test_*.c))
 GOLDEN_OBJ := $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/golden*.c))
 
-.PHONY: all lib cuda emu test-emu test test-long soak test-long-faults soak-faults lint golden bench bench-kernels install help clean summary FORCE
+.PHONY: all lib cuda emu test-emu test test-long soak test-long-faults soak-faults lint golden bench bench-kernels bench-pipe install help clean summary FORCE
 all: summary build/ranvier
 
 summary:
@@ -234,6 +234,9 @@ bench: all
 bench-kernels: $(OUT)/tests/bench_kernels
 	$(QUIET)$< $(OUT)/bench_kernels.json
 
+bench-pipe: $(OUT)/tests/bench_pipe
+	$(QUIET)$< scripts/recipes/bench_pipe.yaml
+
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib
 	install -m 755 $(OUT)/ranvier $(DESTDIR)$(PREFIX)/bin/ranvier
@@ -255,6 +258,7 @@ make test-emu         tests of the kernels and of the emulator
 make golden DIR=F     replay the reference vectors of a folder (default tests/golden)
 make bench            a step's time and memory; PEERS=python: beside the Python libraries
 make bench-kernels    every op against what the machine can do
+make bench-pipe       stages against one device, step by step in turn
 make install          PREFIX=/usr/local DESTDIR=: program, ranvier.h, libranvier.a
 make clean            remove build/
 
