@@ -25,6 +25,7 @@ LDLIBS ?=
 PREFIX ?= /usr/local
 DESTDIR ?=
 DIR ?= tests/golden
+TESTS ?= *
 PEERS ?=
 BENCH ?=
 FOLDERS ?= kernels snn data pipeline
@@ -107,7 +108,7 @@ CMD_SRC := $(wildcard pipeline/main.c pipeline/cmd_*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(OUT)/%.o) $(foreach l,$(LEVELS),$(CPU_SRC:%.c=$(OUT)/%.$(l).o))
 CMD_OBJ := $(CMD_SRC:%.c=$(OUT)/%.o)
 LIB := $(OUT)/libranvier.a
-TEST_BIN := $(patsubst tests/%.c,$(OUT)/tests/%,$(wildcard tests/test_*.c))
+TEST_BIN := $(patsubst tests/%.c,$(OUT)/tests/%,$(wildcard $(TESTS:%=tests/test_%.c)))
 GOLDEN_OBJ := $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/golden*.c))
 
 .PHONY: all lib cuda emu test-emu test test-long soak test-long-faults soak-faults lint golden bench bench-kernels bench-pipe install help clean summary FORCE
@@ -249,7 +250,7 @@ clean:
 define HELP
 make                  build/ranvier and $(notdir $(LIB))
 make lib              the library alone
-make test             all unit tests (under a minute)
+make test             all unit tests (under a minute); TESTS='data_* pipeline_run': these alone
 make test-long        the same with longer loops (ten minutes); make soak: in full
 make lint             format, include law, length, static analysis
 make cuda             ranvier_cuda.so beside the program: GPUs (CUDA=DIR, SM=90)
