@@ -51,7 +51,7 @@ static rv_status stream_open(stream *in, const char *path) {
     rv_status status = RV_OK;
     struct stat about;
     unsigned char magic[2] = {0};
-    *in = (stream){.path = path, .fd = open(path, O_RDONLY | O_CLOEXEC)};
+    *in = (stream){.path = path, .fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
     if (in->fd < 0) FAIL(RV_INPUT, "%s: cannot open: %s", path, strerror(errno));
     if (fstat(in->fd, &about) != 0)
         FAIL(RV_INPUT, "%s: cannot look at it: %s", path, strerror(errno));

@@ -43,6 +43,7 @@ static rv_status thing_of(const char *path, rv_thing *out) {
         *out = THING_RUN;
         return RV_OK;
     }
+    if (!S_ISREG(info.st_mode)) FAIL(RV_INPUT, "%s: not a regular file", path);
     file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) FAIL(RV_INPUT, "%s: %s", path, strerror(errno));
     ssize_t got = read(file, head, sizeof head - 1);

@@ -135,6 +135,8 @@ static void read_file_gives_bytes_or_says_why(void **state) {
     assert_int_equal(rv_read_file(path_to("read"), 2, &bytes, &size), RV_DATA);
     assert_int_equal(rv_read_file(path_to("none"), 9, &bytes, &size), RV_INPUT);
     assert_int_equal(rv_read_file(data_folder, 9, &bytes, &size), RV_INPUT);
+    assert_int_equal(mkfifo(path_to("pipe"), 0600), 0); /* nobody will ever write into it */
+    assert_int_equal(rv_read_file(path_to("pipe"), 9, &bytes, &size), RV_INPUT);
     assert_null(bytes);
 }
 

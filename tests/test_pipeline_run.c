@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "data/data.h"
@@ -346,6 +347,12 @@ static void info_and_check_know_files(void **state) {
     ERROR(65, "has no status", "check", "odd.json");
     put_text("odd.jsonl", "{\"event\":\n{\"event\":1}\n");
     ERROR(65, "not JSON", "check", "odd.jsonl");
+    assert_int_equal(mkfifo(in_folder("pipe"), 0600), 0); /* nobody will ever write into it */
+    ERROR(66, "not a regular file", "info", "pipe");
+    ERROR(66, "not a regular file", "train", "pipe");
+    ERROR(66, "not a regular file", "eval", "pipe");
+    ERROR(66, "not a regular file", "train", "recipe.yaml", "-o", "no", "--set",
+          "data.train.inputs=pipe");
     ERROR(65, "not a model file", "eval", "recipe.yaml");
     ERROR(65, "not a model file", "diff", "run_info", "run_info/run.json");
     ERROR(66, "a file, not a run folder", "status", "recipe.yaml");
