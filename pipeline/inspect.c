@@ -157,11 +157,11 @@ static rv_status metrics_load(const char *path, int64_t *count, json_t **last) {
     FILE *file = fopen(path, "re");
     if (!file && errno == ENOENT) return RV_OK; /* no epoch has ended yet */
     if (!file) FAIL(RV_INPUT, "%s: %s", path, strerror(errno));
-    while (getline(&line, &capacity, file) >= 0) { /* one line at a time: runs can be long */
+    for (ssize_t size; (size = getline(&line, &capacity, file)) > 0;) { /* runs can be long */
         json_error_t error;
-        json_t *root = json_loads(line, 0, &error);
+        json_t *root = json_loadb(line, (size_t)size, 0, &error);
         /* The torn last line of a run that was killed: the next start cuts it off. */
-        if (!root && !strchr(line, '\n')) break;
+        if (!root && line[size - 1] != '\n') break;
         ++*count;
         if (!root) {
             rv_where where = {path, (int)*count, error.column};
