@@ -269,27 +269,6 @@ out:
     return status;
 }
 
-/* Names that `from` holds are those of layers, or of the input. The network asks that too, but only
- * here the place of the word is known. */
-static rv_status from_check(const rv_net_desc *net, const rv_node *from) {
-    rv_status status = RV_OK;
-    for (int k = 0; !rv_node_null(from) && k < (from->kind == RV_NODE_LIST ? from->count : 1);
-         k++) {
-        const rv_node *one = from->kind == RV_NODE_LIST ? from->items[k] : from;
-        rv_nearest nearest = {.word = one->text};
-        bool known = strcmp(one->text, "input") == 0;
-        for (int i = 0; i < net->layer_count; i++) {
-            known |= strcmp(one->text, net->layers[i].name) == 0;
-            rv_nearest_offer(&nearest, net->layers[i].name, strlen(net->layers[i].name));
-        }
-        if (!known)
-            FAIL_AT(RV_CONFIG, one->where, "from", rv_nearest_word(&nearest),
-                    "no layer has the name \"%s\"", one->text);
-    }
-out:
-    return status;
-}
-
 /* Layers are found in messages by name, or by number while they have none. */
 static rv_status network_load(const loading *load) {
     rv_status status = RV_OK;
@@ -321,7 +300,7 @@ static rv_status network_load(const loading *load) {
         net->layer_count++;
     }
     for (int i = 0; i < in.node->count; i++)
-        TRY(from_check(net, rv_tree_get(in.node->items[i], "from")));
+        TRY(rv_config_from_check(net, rv_tree_get(in.node->items[i], "from")));
     net->seed = load->config->seed;
 out:
     return status;

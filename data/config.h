@@ -120,6 +120,10 @@ RV_CHECKED rv_status rv_preset_settle(const rv_section *section, const rv_row *r
 RV_CHECKED rv_status rv_pipeline_keys(rv_config *config, const rv_node *source,
                                       const rv_node *tree);
 
+/* Every layer that a layer's `from` (NULL: absent) names is one of the network's; RV_CONFIG at the
+ * word that is not (config_use.c). */
+RV_CHECKED rv_status rv_config_from_check(const rv_net_desc *net, const rv_node *from);
+
 RV_CHECKED rv_status rv_tree_text(const rv_node *root, char **text);
 
 #endif

@@ -159,3 +159,25 @@ bool rv_config_differs(const rv_config *a, const rv_config *b, char *text, size_
     const rv_reader *reader = ((const rv_reader_row *)a->data.reader)->reader;
     return node_differs(reader, a->tree, b->tree, "", "", text, size);
 }
+
+/* ---- names ------------------------------------------------------------------------------- */
+/* Names that `from` holds are those of layers, or of the input. The network asks that too, but only
+ * here the place of the word is known. */
+rv_status rv_config_from_check(const rv_net_desc *net, const rv_node *from) {
+    rv_status status = RV_OK;
+    for (int k = 0; !rv_node_null(from) && k < (from->kind == RV_NODE_LIST ? from->count : 1);
+         k++) {
+        const rv_node *one = from->kind == RV_NODE_LIST ? from->items[k] : from;
+        rv_nearest nearest = {.word = one->text};
+        bool known = strcmp(one->text, "input") == 0;
+        for (int i = 0; i < net->layer_count; i++) {
+            known |= strcmp(one->text, net->layers[i].name) == 0;
+            rv_nearest_offer(&nearest, net->layers[i].name, strlen(net->layers[i].name));
+        }
+        if (!known)
+            FAIL_AT(RV_CONFIG, one->where, "from", rv_nearest_word(&nearest),
+                    "no layer has the name \"%s\"", one->text);
+    }
+out:
+    return status;
+}
