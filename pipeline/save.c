@@ -6,6 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include "pipeline/durable.h"
 
 struct rv_saver {
@@ -96,6 +100,11 @@ out:
 static void written(void *self) {
     rv_saver *saver = self;
     rv_snapshot_drop(saver->snapshot);
+#ifdef __GLIBC__
+    /* What is freed in the middle of the heap or by the writer's thread, several times the model,
+     * would stay resident until the next save. */
+    (void)malloc_trim(0);
+#endif
 }
 
 rv_status rv_saver_save(rv_saver *saver, const rv_progress *progress, int keep) {
