@@ -52,18 +52,34 @@ static void sum_halves(const rv_pool *p, const float *restrict x, float *restric
     }
 }
 
-static void sum_halves_adjoint(const rv_pool *p, const float *restrict g, float *restrict gx) {
+/* The adjoint is added (whole false: to what is there, or zeros) or is all there will be: then rows
+ * need not be zeroed first, and windows fill them but for an odd last row or column. */
+static void sum_halves_adjoint(const rv_pool *p, const float *restrict g, float *restrict gx,
+                               bool whole) {
     float factor = p->kind == RV_POOL_AVG ? 0.25f : 1.0f;
-    for (int oy = 0; oy < p->out.h; oy++) {
+    int width = 2 * p->out.w;
+    for (int oy = 0; oy < p->out.h; oy++, g += p->out.w) {
         float *restrict above = gx + 2 * oy * p->in.w, *restrict below = above + p->in.w;
+        if (whole) {
+            for (int ox = 0; ox < p->out.w; ox++) {
+                float share = 0.0f + g[ox] * factor; /* as a sum from zero: no negative zero */
+                above[2 * ox] = above[2 * ox + 1] = share;
+                below[2 * ox] = below[2 * ox + 1] = share;
+            }
+            for (int x = width; x < p->in.w; x++)
+                above[x] = below[x] = 0.0f;
+            continue;
+        }
         for (int ox = 0; ox < p->out.w; ox++) {
-            float share = g[oy * p->out.w + ox] * factor;
+            float share = g[ox] * factor;
             above[2 * ox] += share;
             above[2 * ox + 1] += share;
             below[2 * ox] += share;
             below[2 * ox + 1] += share;
         }
     }
+    for (int i = 2 * p->out.h * p->in.w; whole && i < p->in.h * p->in.w; i++)
+        gx[i] = 0.0f;
 }
 
 /* Selects instead of branches: which of four is the largest, no processor predicts. */
@@ -155,10 +171,6 @@ static void max_plane(const rv_pool *p, const float *x, float *y, int32_t *place
 /* Every output's share goes back to each input under its window; padding takes none. */
 static void sum_plane_adjoint(const rv_pool *p, const float *g, float *gx) {
     const rv_window *w = &p->window;
-    if (halves(p)) {
-        sum_halves_adjoint(p, g, gx);
-        return;
-    }
     float factor = p->kind == RV_POOL_AVG ? 1.0f / (float)(w->kernel[0] * w->kernel[1]) : 1.0f;
     for (int oy = 0; oy < p->out.h; oy++)
         for (int ky = 0; ky < w->kernel[0]; ky++) {
@@ -208,9 +220,17 @@ static void backward_row(void *argument, int row, int worker) {
     const float *g = values_row(job->y, t, b);
     float *gx = values_row(job->gx, t, b);
     const float *x = p->kind == RV_POOL_MAX ? signal_row(job->x, t, b, scratch) : NULL;
-    for (int u = 0; !job->add && u < job->gx.ld; u++)
-        gx[u] = 0.0f;
+    bool half = p->kind != RV_POOL_MAX && halves(p);
+    if (half && !job->add)
+        row_pad(job->gx, gx);
+    else
+        for (int u = 0; !job->add && u < job->gx.ld; u++)
+            gx[u] = 0.0f;
     for (int c = 0; c < p->in.c; c++, g += out_plane, gx += in_plane) {
+        if (half) {
+            sum_halves_adjoint(p, g, gx, !job->add);
+            continue;
+        }
         if (p->kind != RV_POOL_MAX) {
             sum_plane_adjoint(p, g, gx);
             continue;
