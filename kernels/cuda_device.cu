@@ -18,12 +18,14 @@ rv_status rv_cuda_fail(const rv_host *host, rv_status status, const char *format
     return host->fail(status, message);
 }
 
+/* Device and call are named: with several stages it matters whose it was. */
 rv_status rv_cuda_check(const rv_ctx *ctx, cudaError_t error, const char *what) {
     if (error == cudaSuccess) return RV_OK;
     return rv_cuda_fail(ctx->host, error == cudaErrorMemoryAllocation ? RV_MEMORY : RV_INTERNAL,
                         RV_PLUGIN_NAME ":%d, %s: %s", ctx->device, what, cudaGetErrorString(error));
 }
 
+/* cuBLAS has errors of its own. */
 rv_status rv_cuda_blas(const rv_ctx *ctx, cublasStatus_t error, const char *what) {
     if (error == CUBLAS_STATUS_SUCCESS) return RV_OK;
     return rv_cuda_fail(ctx->host, RV_INTERNAL, RV_PLUGIN_NAME ":%d, %s: %s", ctx->device, what,
@@ -36,6 +38,8 @@ rv_status rv_cuda_enter(const rv_ctx *ctx) {
 }
 
 /* ---- memory -------------------------------------------------------------------------------- */
+/* Unified memory: cuBLAS and kernels use it as any other, and the host may look at it in between.
+ * Zeroed before it is handed out, since the contract of alloc says so and the host may read it. */
 rv_status rv_cuda_alloc(rv_ctx *ctx, size_t bytes, const char *what, void **out) {
     void *memory = NULL;
     size_t size = bytes ? bytes : 1;
@@ -53,6 +57,7 @@ void rv_cuda_free(rv_ctx *ctx, void *memory) {
     (void)rv_cuda_check(ctx, cudaFree(memory), "freeing memory");
 }
 
+/* Grows only: after the first items no op allocates any more. */
 rv_status rv_cuda_scratch(rv_ctx *ctx, size_t bytes, void *out) {
     if (bytes > ctx->scratch_bytes) {
         rv_cuda_free(ctx, ctx->scratch);
@@ -106,6 +111,7 @@ rv_status rv_cuda_copy(rv_ctx *ctx, rv_queue *queue, void *to, bool to_host, con
     return rv_cuda_check(ctx, cudaEventRecord(stage->done, stream), "copying from the host");
 }
 
+/* In the order of the queue, as all the rest. */
 rv_status rv_cuda_zero(rv_ctx *ctx, rv_queue *queue, void *memory, size_t bytes) {
     if (bytes == 0) return RV_OK;
     PASS(rv_cuda_enter(ctx));
@@ -114,6 +120,7 @@ rv_status rv_cuda_zero(rv_ctx *ctx, rv_queue *queue, void *memory, size_t bytes)
 }
 
 /* ---- queues -------------------------------------------------------------------------------- */
+/* Non-blocking: such a stream does not wait for the NULL stream, which libraries may use. */
 rv_status rv_cuda_queue_create(rv_ctx *ctx, rv_queue **out) {
     rv_queue *queue = NULL;
     *out = NULL;
@@ -128,12 +135,15 @@ rv_status rv_cuda_queue_create(rv_ctx *ctx, rv_queue **out) {
     return status;
 }
 
+/* What was put in still runs: the runtime waits for it. */
 void rv_cuda_queue_destroy(rv_ctx *ctx, rv_queue *queue) {
     if (!queue || rv_cuda_enter(ctx) != RV_OK) return;
     (void)rv_cuda_check(ctx, cudaStreamDestroy(queue->stream), "closing a queue");
     ctx->host->free(queue);
 }
 
+/* An event is made once and recorded over and over; who waits sees the latest record before the
+ * wait. No times are taken, which makes it cheaper. */
 rv_status rv_cuda_queue_record(rv_ctx *ctx, rv_queue *queue, rv_event **event) {
     PASS(rv_cuda_enter(ctx));
     if (!*event) {
@@ -151,6 +161,7 @@ rv_status rv_cuda_queue_record(rv_ctx *ctx, rv_queue *queue, rv_event **event) {
                          "recording an event");
 }
 
+/* Of this or another device: the wait is on the device, no thread sleeps for it. */
 rv_status rv_cuda_queue_wait(rv_ctx *ctx, rv_queue *queue, rv_event *event) {
     PASS(rv_cuda_enter(ctx));
     return rv_cuda_check(ctx, cudaStreamWaitEvent(rv_cuda_stream(ctx, queue), event->event, 0),
@@ -163,6 +174,7 @@ void rv_cuda_event_destroy(rv_ctx *ctx, rv_event *event) {
     ctx->host->free(event);
 }
 
+/* An error of a kernel shows here at the latest. */
 rv_status rv_cuda_queue_sync(rv_ctx *ctx, rv_queue *queue) {
     PASS(rv_cuda_enter(ctx));
     return rv_cuda_check(ctx, cudaStreamSynchronize(rv_cuda_stream(ctx, queue)),
@@ -180,9 +192,11 @@ template <int what, class... Rest> static rv_status refuse(rv_ctx *ctx, Rest...)
                         "device " RV_PLUGIN_NAME " has no kernels for %s; use --device cpu",
                         missing[what]);
 }
+/* Nothing was packed, so there is nothing to give back. */
 static void unpack_nothing(rv_ctx *, void *) {
 }
 
+/* Filled by name, since C++ has no initialisers out of order. */
 static rv_ops make_ops(void) {
     rv_ops ops = {};
     ops.abi = 1, ops.struct_size = sizeof ops;
@@ -245,6 +259,7 @@ static rv_status open_parts(rv_ctx *ctx) {
     return rv_cuda_blas(ctx, cublasCreate(&ctx->blas), "opening cuBLAS");
 }
 
+/* Every stage opens its own context, with its own stream, also on a device it shares. */
 static rv_status plugin_open(const rv_host *host, int index, rv_device *out) {
     rv_ctx *ctx = NULL;
     PASS(host->alloc(1, sizeof *ctx, "a device", &ctx));
@@ -284,6 +299,7 @@ static rv_status plugin_count(const rv_host *host, int *out) {
 static const rv_plugin plugin = {RV_PLUGIN_ABI, sizeof(rv_plugin), RV_PLUGIN_NAME, plugin_count,
                                  plugin_open};
 
+/* The one symbol that is visible. */
 extern "C" __attribute__((visibility("default"))) const rv_plugin *
 rv_plugin_open(const rv_host *host) {
     bool known = host->abi == RV_PLUGIN_ABI && host->struct_size >= sizeof(rv_host);

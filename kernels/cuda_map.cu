@@ -22,6 +22,7 @@ struct product {
     int ldc;
     bool add;
 };
+/* The handle is told the stream each time: a context may be asked to use another queue. */
 static rv_status product_run(rv_ctx *ctx, rv_queue *queue, const product *p) {
     const float one = 1, keep = p->add ? 1.0f : 0.0f;
     PASS(rv_cuda_enter(ctx));
@@ -43,7 +44,7 @@ static bool rows_even(rv_values v) {
 static __global__ void event_forward(rv_map map, rv_spikes x, rv_values y) {
     int row = (int)blockIdx.x, t = row / y.B, b = row % y.B;
     int col = (int)(blockIdx.y * blockDim.x + threadIdx.x);
-    if (col >= map.ld) return;
+    if (col >= map.ld) return; /* the last block of columns may reach beyond the row */
     values_row(y, t, b)[col] =
         event_sum(spikes_row(x, t, b), (x.n + 31) / 32, map.weight, map.ld, map.bias, col);
 }
@@ -56,6 +57,7 @@ static __global__ void bias_rows(rv_values y, const float *bias, int frames) {
         values_row(y, row / y.B, row % y.B)[col] = bias && col < y.n ? bias[col] : 0.0f;
 }
 
+/* Bits as rows of floats, padding zero: what a dense product reads. */
 static __global__ void unpack(rv_spikes x, int frames, int ld, float *to) {
     size_t i = item_index();
     int u = (int)(i % (size_t)ld), row = (int)(i / (size_t)ld);
@@ -78,6 +80,8 @@ static rv_status as_values(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, rv_
     return rv_cuda_check(ctx, cudaGetLastError(), "unpacking spikes");
 }
 
+/* The padding of the weights is zero and so is that of the bias: the product runs over whole rows
+ * of y and leaves its padding zero. */
 static rv_status dense_forward(rv_ctx *ctx, rv_queue *queue, const rv_map *map, const rv_signal *x,
                                rv_values y, rv_arena *arena) {
     rv_values v;
@@ -105,6 +109,7 @@ static rv_status dense_forward(rv_ctx *ctx, rv_queue *queue, const rv_map *map, 
     return RV_OK;
 }
 
+/* Values have one form; bits have the one the map was given. */
 rv_status rv_cuda_map_forward(rv_ctx *ctx, rv_queue *queue, const rv_map *map, const rv_signal *x,
                               rv_values y, rv_arena *arena) {
     PASS(rv_cuda_enter(ctx));
@@ -131,6 +136,7 @@ static rv_status rows_zero(rv_ctx *ctx, rv_queue *queue, rv_values v) {
     return RV_OK;
 }
 
+/* The adjoint is never sparse: always a product with the transposed weights. */
 rv_status rv_cuda_map_backward(rv_ctx *ctx, rv_queue *queue, const rv_map *map, rv_values g,
                                rv_values gx, bool add, rv_arena *) {
     int frames = values_frames(gx);
@@ -190,6 +196,7 @@ static __global__ void event_weight(const uint32_t *turned, int visit_words, int
     *to = sum;
 }
 
+/* A column per thread: the sum goes on from what is there, in the order of visits. */
 static __global__ void bias_weight(rv_values g, int frames, int ld, float *gb) {
     size_t col = item_index();
     if (col >= (size_t)ld) return;
@@ -200,6 +207,7 @@ static __global__ void bias_weight(rv_values g, int frames, int ld, float *gb) {
     gb[col] = sum;
 }
 
+/* Turning costs one pass over the bits; then every input finds its visits as it needs them. */
 static rv_status event_gradient(rv_ctx *ctx, rv_queue *queue, const rv_map *map, rv_spikes x,
                                 rv_values g, float *gw, rv_arena *arena) {
     int frames = x.stride_t ? x.T : 1, words = rv_words(map->in);
@@ -242,6 +250,7 @@ static rv_status dense_gradient(rv_ctx *ctx, rv_queue *queue, const rv_map *map,
     return RV_OK;
 }
 
+/* A held input comes as one frame, with the adjoint summed over time. */
 rv_status rv_cuda_map_weight(rv_ctx *ctx, rv_queue *queue, const rv_map *map, const rv_signal *x,
                              rv_values g, float *gw, float *gb, rv_arena *arena) {
     size_t mark = ctx->host->arena_mark(arena);

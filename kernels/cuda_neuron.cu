@@ -31,6 +31,7 @@ static __device__ inline void step_of(int kind, const rv_neuron *n, const rv_uni
 #undef STEP_CASE
     }
 }
+/* The same of the adjoint; returns that of the current. */
 static __device__ inline float adjoint_of(int kind, const rv_neuron *n, const rv_unit *p,
                                           const rv_trace *r, rv_carry *c, rv_unit *g) {
     switch (kind) {
@@ -70,7 +71,7 @@ template <int kind> static __global__ void forward(forward_args a) {
             c.s = (float)(n->state.last[(size_t)b * (size_t)words + (size_t)(u / 32)] >> (u % 32) &
                           1u);
     }
-    uint32_t word = 0;
+    uint32_t word = 0; /* spikes of the warp at the last step */
     for (int t = 0; t < n->T; t++) {
         if (starts_at(n->starts, n->B, t, b)) c = {};
         if (real) {
@@ -92,18 +93,20 @@ template <int kind> static __global__ void forward(forward_args a) {
     __syncwarp(); /* every lane has read the word that one of them writes */
     if (n->state.last && (traits & RV_HAS_SPIKES) && n->T > 0 && u % 32 == 0)
         n->state.last[(size_t)b * (size_t)words + (size_t)(u / 32)] = word;
-    if (!inside) return;
+    if (!inside) return; /* lanes that only fill the word of bits */
     n->state.v[at] = real ? c.v : 0;
     if (traits & RV_HAS_CURRENT) n->state.i[at] = real ? c.i : 0;
     if (traits & RV_HAS_ADAPTATION) n->state.a[at] = real ? c.a : 0;
 }
 
+/* Feedback needs the spikes of the whole layer at every step, so another kernel. */
 static rv_status recurrence_refused(rv_ctx *ctx) {
     return rv_cuda_fail(ctx->host, RV_CONFIG,
                         "device " RV_PLUGIN_NAME
                         " has no kernels for recurrent neurons; use --device cpu");
 }
 
+/* One kernel per kind: what a kind lacks is not even compiled into it. */
 static rv_status forward_run(rv_ctx *ctx, rv_queue *queue, const forward_args *a) {
     const rv_neuron_forward *n = &a->n;
     dim3 grid(((unsigned)rv_words(n->n) * 32 + RV_CUDA_BLOCK - 1) / RV_CUDA_BLOCK, (unsigned)n->B);
@@ -121,6 +124,7 @@ static rv_status forward_run(rv_ctx *ctx, rv_queue *queue, const forward_args *a
     return rv_cuda_check(ctx, cudaGetLastError(), "neurons");
 }
 
+/* The current comes from memory, which may be that of h. */
 rv_status rv_cuda_neuron_forward(rv_ctx *ctx, rv_queue *queue, const rv_neuron_forward *n,
                                  rv_arena *) {
     forward_args a = {};
@@ -129,6 +133,7 @@ rv_status rv_cuda_neuron_forward(rv_ctx *ctx, rv_queue *queue, const rv_neuron_f
     return forward_run(ctx, queue, &a);
 }
 
+/* Fused: each thread adds the weight rows of the active inputs for its own unit. */
 rv_status rv_cuda_map_neuron_forward(rv_ctx *ctx, rv_queue *queue, const rv_map *map,
                                      const rv_signal *x, const rv_neuron_forward *n, rv_arena *) {
     forward_args a = {};
@@ -146,6 +151,7 @@ struct backward_args {
     bool overwrite;       /* h becomes the adjoint of x */
 };
 
+/* Absent adjoints and planes read as zero: one kernel serves all cases. */
 static __device__ inline float value_or_zero(rv_values v, int t, int b, int u) {
     return v.data ? values_row(v, t, b)[u] : 0.0f;
 }
@@ -207,6 +213,7 @@ static __device__ inline void backward_pad(const backward_args *a, int t, int b,
     if (a->overwrite) values_row(a->n.h, t, b)[u] = 0;
 }
 
+/* What the adjoint carries from step to step, and from this chunk to the one before. */
 static __device__ inline rv_carry carry_load(const rv_neuron_backward *n, unsigned traits,
                                              size_t at) {
     rv_carry c = {};
@@ -232,7 +239,7 @@ template <int kind> static __global__ void backward(backward_args a) {
     const bool real = u < n->n;
     const rv_unit p = unit_at(n->param, real ? u : 0);
     rv_carry c = {};
-    rv_unit g;
+    rv_unit g; /* asked for by the equations, wanted by nobody */
     if (real) c = carry_load(n, traits, at);
     for (int t = n->T - 1; t >= 0; t--) {
         if (real)
@@ -270,6 +277,7 @@ template <int kind> static __global__ void backward_learn(backward_args a) {
         }
 }
 
+/* Where the sum over time is wanted (a held input), h stays as forward left it. */
 rv_status rv_cuda_neuron_backward(rv_ctx *ctx, rv_queue *queue, const rv_neuron_backward *n,
                                   rv_arena *) {
     backward_args a = {};

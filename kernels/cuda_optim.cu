@@ -27,6 +27,7 @@ static __device__ inline float updated(const update_args *u, size_t i, float *s)
                        : rv_update_momentum(&u->f, w, grad, &s[0]);
 }
 
+/* Every element on its own: the order of threads cannot matter. */
 static __global__ void update(update_args u) {
     size_t i = item_index();
     if (i >= u.n) return;
@@ -41,6 +42,7 @@ static __global__ void update(update_args u) {
     if (u.bad && grad * grad * 0.0f + w * w * 0.0f != 0) atomicOr(u.bad, 1u);
 }
 
+/* The factors are made here, in double, as on the CPU. */
 rv_status rv_cuda_optim_update(rv_ctx *ctx, rv_queue *queue, const rv_optim_update *u) {
     update_args args = {};
     if (u->kind < 0 || u->kind >= RV_OPTIMS)
@@ -94,6 +96,7 @@ rv_status rv_cuda_norm2(rv_ctx *ctx, rv_queue *queue, const float *x, size_t n, 
 }
 
 /* ---- spikes -------------------------------------------------------------------------------- */
+/* One frame per sample; steps t0 ... of it. */
 struct encode_args {
     rv_values frame;
     const uint64_t *sample;

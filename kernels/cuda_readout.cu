@@ -17,6 +17,7 @@ static __global__ void fold(rv_readout readout, rv_signal y, int T, int B, int n
     course[i] = c;
 }
 
+/* Lengths, where there are any, are memory of the device. */
 rv_status rv_cuda_readout_fold(rv_ctx *ctx, rv_queue *queue, rv_readout readout, const rv_signal *y,
                                rv_span span, rv_course *course) {
     bool bits = !y->values.data;
@@ -28,6 +29,7 @@ rv_status rv_cuda_readout_fold(rv_ctx *ctx, rv_queue *queue, rv_readout readout,
     return rv_cuda_check(ctx, cudaGetLastError(), "a readout");
 }
 
+/* A number per thread, padding included. */
 static __global__ void spread(const rv_course *course, bool one, const float *gradient,
                               rv_span span, rv_values g) {
     size_t i = item_index();
@@ -38,6 +40,7 @@ static __global__ void spread(const rv_course *course, bool one, const float *gr
     values_row(g, t, b)[u] = read ? gradient[(size_t)b * (size_t)g.ld + (size_t)u] : 0.0f;
 }
 
+/* Only where the slope is not the same at all steps: else the caller shows one frame for all. */
 rv_status rv_cuda_readout_spread(rv_ctx *ctx, rv_queue *queue, const rv_course *course, bool one,
                                  const float *gradient, rv_span span, rv_values g) {
     PASS(rv_cuda_enter(ctx));
@@ -77,6 +80,7 @@ static __global__ void copy(copy_args a) {
     *to = sum;
 }
 
+/* Padding is written where the copy reaches the end of the row and replaces what was there. */
 rv_status rv_cuda_copy_units(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, int offset_x,
                              rv_values y, int offset_y, int count, bool add) {
     copy_args a = {*x, offset_x, y, offset_y, count, count, 0, values_frames(y), add};
