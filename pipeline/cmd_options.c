@@ -26,7 +26,7 @@ typedef enum rv_option_type {
 /* `offset` is that of the field in rv_arguments; its C type follows from `type`. */
 typedef struct rv_option_row {
     const char *name;
-    int key; /* a letter, or above it: no short form */
+    char letter; /* short form; 0: none */
     const char *value, *sentence;
     rv_option_type type;
     size_t offset;
@@ -36,56 +36,52 @@ enum { NO_LETTER = UCHAR_MAX + 1 };
 #define FIELD(name) offsetof(rv_arguments, name)
 static const rv_option_row option_rows[] = {
     {"out", 'o', "PATH", "where to write (train: the run folder)", OPTION_TEXT, FIELD(out)},
-    {"set", NO_LETTER, "PATH=VALUE", "change the recipe: train.epochs=3; list entries by name",
-     OPTION_SET, FIELD(sets)},
-    {"threads", NO_LETTER + 1, "N",
-     "threads of a stage (default: its share of those of this process)", OPTION_COUNT,
-     FIELD(threads)},
-    {"isa", NO_LETTER + 2, "NAME", "instruction set: baseline, avx2, avx512, amx", OPTION_TEXT,
-     FIELD(isa)},
-    {"data", NO_LETTER + 3, "CONFIG", "take data and encoder from this recipe", OPTION_TEXT,
-     FIELD(data)},
-    {"split", NO_LETTER + 4, "NAME", "train, validation or test (default)", OPTION_TEXT,
-     FIELD(split)},
-    {"predictions", NO_LETTER + 5, "FILE", "write sample,label,prediction as CSV", OPTION_TEXT,
+    {"set", 0, "PATH=VALUE", "change the recipe: train.epochs=3; list entries by name", OPTION_SET,
+     FIELD(sets)},
+    {"threads", 0, "N", "threads of a stage (default: its share of those of this process)",
+     OPTION_COUNT, FIELD(threads)},
+    {"isa", 0, "NAME", "instruction set: baseline, avx2, avx512, amx", OPTION_TEXT, FIELD(isa)},
+    {"data", 0, "CONFIG", "take data and encoder from this recipe", OPTION_TEXT, FIELD(data)},
+    {"split", 0, "NAME", "train, validation or test (default)", OPTION_TEXT, FIELD(split)},
+    {"predictions", 0, "FILE", "write sample,label,prediction as CSV", OPTION_TEXT,
      FIELD(predictions)},
-    {"resume", NO_LETTER + 7, "auto|RUN",
+    {"resume", 0, "auto|RUN",
      "go on with a run; auto: the one of this recipe or of --out, else begin it", OPTION_TEXT,
      FIELD(resume)},
-    {"init", NO_LETTER + 8, "FILE", "begin with the weights of this model, by name and shape",
-     OPTION_TEXT, FIELD(init)},
-    {"max-time", NO_LETTER + 9, "HH:MM:SS", "save and exit with 75 in time", OPTION_CLOCK,
-     FIELD(max_seconds)},
-    {"grace", NO_LETTER + 10, "SECONDS", "time for the last save after a signal (default 20)",
-     OPTION_SECONDS, FIELD(grace)},
-    {"layer", NO_LETTER + 11, "NAME", "this layer alone", OPTION_TEXT, FIELD(layer)},
-    {"sample", NO_LETTER + 22, "N", "draw what this sample does in a layer, instead of curves",
-     OPTION_TEXT, FIELD(sample)},
-    {"stages", NO_LETTER + 12, "N", "pipeline.stages: parts along the layers", OPTION_KEY, 0},
-    {"chunks", NO_LETTER + 13, "N|auto", "pipeline.chunks: parts along time", OPTION_KEY, 0},
-    {"micro-batches", NO_LETTER + 14, "N", "train.micro_batches: parts of a batch", OPTION_KEY, 0},
-    {"schedule", NO_LETTER + 15, "NAME", "pipeline.schedule: order of the work, or auto",
-     OPTION_KEY, 0},
-    {"device", NO_LETTER + 23, "LIST", "device: auto, cpu, or for the stages in turn: cuda:0,1",
-     OPTION_KEY, 0},
-    {"schedule-file", NO_LETTER + 16, "FILE", "order of the work in text form (plan --dump)",
-     OPTION_TEXT, FIELD(schedule_file)},
-    {"devices", NO_LETTER + 17, "N", "plan for so many, whatever the recipe says", OPTION_COUNT,
-     FIELD(devices)},
-    {"profile", NO_LETTER + 18, "FILE", "costs from this file (plan --json) instead of measuring",
-     OPTION_TEXT, FIELD(profile)},
-    {"dump", NO_LETTER + 19, "FILE", "write the schedule in text form", OPTION_TEXT, FIELD(dump)},
-    {"trace", NO_LETTER + 23, "FILE", "write a timeline of every step (Chrome trace, Perfetto)",
-     OPTION_TEXT, FIELD(trace)},
-    {"svg", NO_LETTER + 20, "FILE", "draw the timeline", OPTION_TEXT, FIELD(svg)},
-    {"steps", NO_LETTER + 21, "N", "steps to compare (default 3)", OPTION_COUNT, FIELD(steps)},
-    {"json", NO_LETTER + 6, NULL, "print one JSON object on standard output", OPTION_FLAG,
-     FIELD(json)},
+    {"init", 0, "FILE", "begin with the weights of this model, by name and shape", OPTION_TEXT,
+     FIELD(init)},
+    {"max-time", 0, "HH:MM:SS", "save and exit with 75 in time", OPTION_CLOCK, FIELD(max_seconds)},
+    {"grace", 0, "SECONDS", "time for the last save after a signal (default 20)", OPTION_SECONDS,
+     FIELD(grace)},
+    {"layer", 0, "NAME", "this layer alone", OPTION_TEXT, FIELD(layer)},
+    {"sample", 0, "N", "draw what this sample does in a layer, instead of curves", OPTION_TEXT,
+     FIELD(sample)},
+    {"stages", 0, "N", "pipeline.stages: parts along the layers", OPTION_KEY, 0},
+    {"chunks", 0, "N|auto", "pipeline.chunks: parts along time", OPTION_KEY, 0},
+    {"micro-batches", 0, "N", "train.micro_batches: parts of a batch", OPTION_KEY, 0},
+    {"schedule", 0, "NAME", "pipeline.schedule: order of the work, or auto", OPTION_KEY, 0},
+    {"device", 0, "LIST", "device: auto, cpu, or for the stages in turn: cuda:0,1", OPTION_KEY, 0},
+    {"schedule-file", 0, "FILE", "order of the work in text form (plan --dump)", OPTION_TEXT,
+     FIELD(schedule_file)},
+    {"devices", 0, "N", "plan for so many, whatever the recipe says", OPTION_COUNT, FIELD(devices)},
+    {"profile", 0, "FILE", "costs from this file (plan --json) instead of measuring", OPTION_TEXT,
+     FIELD(profile)},
+    {"dump", 0, "FILE", "write the schedule in text form", OPTION_TEXT, FIELD(dump)},
+    {"trace", 0, "FILE", "write a timeline of every step (Chrome trace, Perfetto)", OPTION_TEXT,
+     FIELD(trace)},
+    {"svg", 0, "FILE", "draw the timeline", OPTION_TEXT, FIELD(svg)},
+    {"steps", 0, "N", "steps to compare (default 3)", OPTION_COUNT, FIELD(steps)},
+    {"json", 0, NULL, "print one JSON object on standard output", OPTION_FLAG, FIELD(json)},
     {"quiet", 'q', NULL, "no progress and no log", OPTION_FLAG, FIELD(quiet)},
     {"verbose", 'v', NULL, "more in the log", OPTION_FLAG, FIELD(verbose)},
     {"help", 'h', NULL, "show this help", OPTION_FLAG, FIELD(help)},
 };
 enum { OPTIONS = sizeof option_rows / sizeof *option_rows, COUNT_MOST = 4096 };
+
+/* What argp calls an option: its letter, or for lack of one its place, above all letters. */
+static int key_of(int row) {
+    return option_rows[row].letter ? option_rows[row].letter : NO_LETTER + row;
+}
 
 typedef struct rv_parse {
     const rv_command *command;
@@ -174,7 +170,7 @@ static error_t parse_one(int key, char *value, struct argp_state *state) {
     rv_arguments *arguments = parse->arguments;
     const rv_command *command = parse->command;
     for (int i = 0; i < OPTIONS; i++)
-        if (key == option_rows[i].key) {
+        if (key == key_of(i)) {
             parse->status = option_store(&option_rows[i], value, arguments);
             return parse->status == RV_OK ? 0 : EINVAL;
         }
@@ -209,10 +205,10 @@ static const rv_option_row *long_find(const rv_command *command, const char *nam
     return count == 1 ? found : NULL;
 }
 
-/* Short forms: keys below NO_LETTER. */
 static const rv_option_row *letter_find(const rv_command *command, int letter) {
     for (int i = 0; i < OPTIONS; i++)
-        if (option_rows[i].key == letter && takes(command, &option_rows[i])) return &option_rows[i];
+        if (option_rows[i].letter == letter && takes(command, &option_rows[i]))
+            return &option_rows[i];
     return NULL;
 }
 
@@ -269,7 +265,7 @@ rv_status rv_arguments_parse(const rv_command *command, int argc, char **argv, r
         const rv_option_row *row = &option_rows[i];
         if (takes(command, row))
             options[count++] =
-                (struct argp_option){row->name, row->key, row->value, 0, row->sentence, 0};
+                (struct argp_option){row->name, key_of(i), row->value, 0, row->sentence, 0};
     }
     const struct argp argp = {.options = options,
                               .parser = parse_one,

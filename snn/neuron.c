@@ -132,7 +132,7 @@ static rv_status parts_backward(rv_pass *pass, const rv_layer *map_layer,
                                 const rv_neuron_backward *n) {
     rv_status status = RV_OK;
     const rv_device *device = pass->device;
-    const rv_map map = rv_linear_map(pass->version, map_layer);
+    const rv_map map = rv_linear_map(pass->back ? pass->back : pass->version, map_layer);
     const rv_values g = rv_pass_adjoint(pass, map_layer);
     size_t step = (size_t)n->B * (size_t)n->ld;
     int most = step < PART_FLOATS ? (int)(PART_FLOATS / step) : 1;
