@@ -3,7 +3,8 @@
  * over the units; unit u of a sample of class k spikes at every step with probability
  * rate * (1 + signal * sign[k][u]), independently. Bits are drawn from Philox by
  * (seed, split, sample, step, unit), so order cannot matter and nothing need be stored. A set of
- * few bits is drawn once and kept, so that benchmarks do not measure random numbers.
+ * few bits is drawn once and kept, so that benchmarks do not measure random numbers. With steps 0 a
+ * sample is these probabilities, for encoder `rate`: then no sequence is ever in memory as a whole.
  */
 #include "data/reader.h"
 
@@ -22,7 +23,8 @@ const rv_spec rv_reader_bernoulli_specs[] = {
      .sentence = "class of sample s is s modulo this"},
     {"samples", RV_T_INT, AT(samples), 1024, 1, 1 << 30, .sentence = "training samples"},
     {"test_samples", RV_T_INT, AT(test_samples), 256, 0, 1 << 30, .sentence = "test samples"},
-    {"steps", RV_T_INT, AT(steps), 25, 1, 1 << 20, .sentence = "time steps"},
+    {"steps", RV_T_INT, AT(steps), 25, 0, 1 << 20,
+     .sentence = "time steps; 0: values without time, the probability of a spike"},
     {"rate", RV_T_REAL, AT(rate), 0.1, 0, 1, .sentence = "mean spikes per unit and step"},
     {"signal", RV_T_REAL, AT(signal), 0.5, 0, 1,
      .sentence = "how far a class moves the rate of a unit up or down, as a share of it"},
@@ -77,6 +79,13 @@ static void sample_copy(const bernoulli_source *source, uint32_t sample, const r
         memcpy(to + (size_t)t * spikes->stride_t, from + (size_t)t * words, words * sizeof *to);
 }
 
+/* The probabilities themselves. */
+static void sample_values(const bernoulli_source *source, uint32_t sample, float *to) {
+    uint32_t class = sample % (uint32_t)source->options.classes;
+    for (int u = 0; u < source->options.units; u++)
+        to[u] = source->limit[sign_bits(source, class, (uint32_t)u / 4) >> u % 4 & 1];
+}
+
 static rv_status bernoulli_read(void *self, const uint64_t *index, int count, uint32_t epoch,
                                 rv_batch *batch) {
     const bernoulli_source *source = self;
@@ -84,11 +93,15 @@ static rv_status bernoulli_read(void *self, const uint64_t *index, int count, ui
     size_t words = (size_t)rv_words(spikes->n);
     (void)epoch; /* the data set is the same in every epoch */
     for (int b = 0; b < count; b++) {
-        uint32_t sample = (uint32_t)index[b], *to = spikes->bits + (size_t)b * words;
-        if (source->kept)
-            sample_copy(source, sample, spikes, to);
+        uint32_t sample = (uint32_t)index[b];
+        if (source->options.steps == 0)
+            sample_values(source, sample,
+                          batch->input.values.data + (size_t)b * (size_t)batch->input.values.ld);
+        else if (source->kept)
+            sample_copy(source, sample, spikes, spikes->bits + (size_t)b * words);
         else
-            sample_draw(source, sample, spikes->T, to, spikes->stride_t);
+            sample_draw(source, sample, spikes->T, spikes->bits + (size_t)b * words,
+                        spikes->stride_t);
         ((int32_t *)batch->label)[b] = (int32_t)(sample % (uint32_t)source->options.classes);
         ((uint64_t *)batch->sample)[b] = index[b];
     }
@@ -99,7 +112,7 @@ static rv_status bernoulli_keep(bernoulli_source *source, int64_t count) {
     rv_status status = RV_OK;
     const bernoulli_options *options = &source->options;
     size_t words = (size_t)rv_words(options->units), sample = words * (size_t)options->steps;
-    if (sample > KEPT || (size_t)count > KEPT / sample) goto out;
+    if (sample == 0 || sample > KEPT || (size_t)count > KEPT / sample) goto out;
     TRY(rv_alloc((size_t)count, sample * sizeof *source->kept, "synthetic spikes", &source->kept));
     for (int64_t s = 0; s < count; s++)
         sample_draw(source, (uint32_t)s, options->steps, source->kept + (size_t)s * sample, words);
@@ -130,7 +143,7 @@ static rv_status bernoulli_open(const rv_config *config, rv_split split, rv_sour
                        .shape = {1, {options->units}},
                        .classes = options->classes,
                        .steps = options->steps,
-                       .spikes = true,
+                       .spikes = options->steps > 0,
                        .read = bernoulli_read,
                        .close = bernoulli_close};
     source = NULL;

@@ -57,6 +57,11 @@
       "first layers of the stages after the first; default: by measured costs")                    \
     X("", "pipeline.memory", OWN, 0, 0, 0, 0, false, NULL, "text", "",                             \
       "most bytes of the whole process (2GiB, 512MiB); default: no limit")                         \
+    X("", "pipeline.tape", OWN, 0, 0, 0, 0, false, NULL, "word or map", "keep",                    \
+      "what B needs of F: keep, or recompute from the states at chunk borders; {layer: word} for " \
+      "some")                                                                                      \
+    X("", "pipeline.truncate", INT, AT(train.truncate), 0, 0, MOST_INT, false, NULL, "integer",    \
+      "0", "chunks that gradients go back over at most; 0: all, as they should")                   \
     X("", "pipeline.peer_timeout", REAL, AT(peer_timeout), 120, 0, 86400, true, NULL, "number",    \
       "120.0", "seconds without any progress after which a run ends (76)")                         \
     X("", "checkpoint.every", OWN, 0, 0, 0, 0, false, NULL, "text", "1epoch",                      \

@@ -123,6 +123,59 @@ out:
     return status;
 }
 
+static rv_status tape_word(const rv_node *node, uint8_t *policy) {
+    static const char *const words[] = {"keep", "recompute"};
+    const char *text = node->kind == RV_NODE_SCALAR ? node->text : "?";
+    for (uint8_t i = 0; i < 2; i++)
+        if (strcmp(text, words[i]) == 0) {
+            *policy = i;
+            return RV_OK;
+        }
+    return rv_fail_at(
+        RV_CONFIG, node->where, "pipeline.tape", NULL,
+        strcmp(text, "spill") == 0
+            ? "\"pipeline.tape\": %.40s is not built in this version; keep or recompute"
+            : "\"pipeline.tape\" must be keep or recompute, found \"%.40s\"",
+        text);
+}
+
+/* One word for all layers, or a map of layers; those it does not name are kept. */
+static rv_status tape_load(const keys *k) {
+    rv_status status = RV_OK;
+    rv_config *config = k->config;
+    rv_node *in = NULL, *out = NULL;
+    int layers = config->net.layer_count;
+    uint8_t *policy = NULL, word = RV_TAPE_KEEP;
+    TRY(find(k, "tape", &in, &out));
+    if (!in) {
+        TRY(write(out, "keep"));
+        goto out;
+    }
+    TRY(rv_pool_get(config->memory, (size_t)layers, sizeof *policy, "tapes", &policy));
+    if (in->kind != RV_NODE_MAP) {
+        TRY(tape_word(in, &word));
+        TRY(write(out, in->text));
+        memset(policy, word, (size_t)layers);
+    } else {
+        rv_node_become(out, RV_NODE_MAP);
+        for (int i = 0; i < in->count; i++) {
+            const rv_node *one = in->items[i];
+            int layer = 0;
+            while (layer < layers && strcmp(config->net.layers[layer].name, one->key) != 0)
+                layer++;
+            if (layer == layers)
+                FAIL_AT(RV_CONFIG, one->where, "pipeline.tape", NULL,
+                        "\"pipeline.tape\" names \"%.80s\", which is no layer of the network",
+                        one->key);
+            TRY(tape_word(one, &policy[layer]));
+            TRY(rv_node_add_text(out, one->key, one->text, true));
+        }
+    }
+    if (memchr(policy, RV_TAPE_RECOMPUTE, (size_t)layers)) config->train.tape = policy;
+out:
+    return status;
+}
+
 rv_status rv_pipeline_keys(rv_config *config, const rv_node *source, const rv_node *tree) {
     rv_status status = RV_OK;
     const keys k = {config, source, rv_tree_get(tree, "pipeline")};
@@ -132,6 +185,7 @@ rv_status rv_pipeline_keys(rv_config *config, const rv_node *source, const rv_no
     TRY(count_load(&k, "slots", SLOTS_MOST, &slots_auto, &config->slots));
     TRY(cuts_load(&k));
     TRY(memory_load(&k));
+    TRY(tape_load(&k));
 out:
     return status;
 }

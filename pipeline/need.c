@@ -36,8 +36,12 @@ static double tapes_bytes(const rv_net *net, const rv_train_desc *train) {
     const rv_range whole = rv_net_range(net, 0, net->layer_count);
     int T = net->desc->steps, M = train->micro_batches, C = train->chunks < 1 ? 1 : train->chunks;
     int rows = (train->batch + M - 1) / M, steps = (T + C - 1) / C;
-    return (C + 1.0) * (double)rv_tape_bytes(&whole, NULL, steps, rows) +
-           2 * (double)rv_state_bytes(&whole, rows);
+    double tape = (double)rv_tape_bytes(&whole, NULL, steps, rows);
+    double state = (double)rv_state_bytes(&whole, rows);
+    double kept = !train->tape
+                      ? tape
+                      : state + (double)rv_tape_kept_bytes(&whole, NULL, train->tape, steps, rows);
+    return C * kept + (train->tape ? 2 : 1) * tape + 2 * state;
 }
 
 rv_status rv_training_memory(const rv_training *training) {

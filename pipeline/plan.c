@@ -177,10 +177,16 @@ static rv_status bytes_fill(const rv_plan_desc *desc, rv_plan *plan) {
         double in = (double)rv_wire_forward_bytes(&before, steps, rows);
         stage->forward_message = (double)rv_wire_forward_bytes(&after, steps, rows);
         stage->backward_message = (double)rv_wire_backward_bytes(&after, steps, rows);
+        rv_tapes_desc tapes = {.range = &range,
+                               .before = &before,
+                               .policy = train->tape,
+                               .steps = steps,
+                               .rows = rows,
+                               .records = plan->schedule.forecast.peak[s]};
+        tapes.list = rv_schedule_list(&plan->schedule, s, &tapes.count);
         stage->bytes = (rv_plan_bytes){
             .weights = 4 * ((double)range.n_all + (copies - 1) * (double)range.n_trained),
-            .tapes = (double)plan->schedule.forecast.peak[s] *
-                     (double)rv_tape_bytes(&range, &before, steps, rows),
+            .tapes = (double)rv_tapes_bytes(&tapes),
             .state = (M + 1.0) * (double)rv_state_bytes(&range, rows),
             .slots = slots * (in + stage->backward_message),
             .scratch = stage->cost.scratch_bytes,

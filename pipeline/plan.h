@@ -71,6 +71,8 @@ typedef struct rv_plan {
 /* RV_CONFIG: more stages than blocks, cuts or chunks that cannot be, a schedule that cannot run
  * (the circle is named); RV_RESOURCE: nothing fits the memory (the least found is named). */
 RV_CHECKED rv_status rv_plan_make(const rv_plan_desc *desc, rv_plan *out);
+/* One stage with nothing to choose: nothing is measured, costs are all 1 and `serial` 0. */
+RV_CHECKED rv_status rv_plan_one(const rv_net *net, const rv_train_desc *train, rv_plan *out);
 void rv_plan_finish(rv_plan *plan);
 double rv_plan_stage_bytes(const rv_plan_stage *stage);
 

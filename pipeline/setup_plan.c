@@ -145,14 +145,18 @@ rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
     rv_status status = RV_OK;
     const rv_config *config = setup->config;
     rv_version *start = NULL;
-    bool piped = config->stages > 1 || setup->trace;
-    bool planned =
-        piped || config->chunks_auto || config->pipeline_memory > 0 || wish->schedule_file;
+    bool piped = config->stages > 1 || setup->trace || config->train.tape;
+    bool planned = config->stages > 1 || setup->trace || config->chunks_auto ||
+                   config->pipeline_memory > 0 || wish->schedule_file;
     TRY(rv_setup_check_pipeline(setup));
     TRY(rv_setup_forms(setup, first, block, &start));
     if (planned) {
         TRY(rv_alloc(1, sizeof *setup->plan, "a plan", &setup->plan));
         TRY(rv_setup_plan(setup, first, wish, setup->plan));
+    }
+    if (piped && !planned) {
+        TRY(rv_alloc(1, sizeof *setup->plan, "a plan", &setup->plan));
+        TRY(rv_plan_one(setup->net, &config->train, setup->plan));
     }
     if (piped) {
         TRY(rv_setup_pipeline(setup, setup->plan, start, total_steps, &setup->engine));

@@ -76,19 +76,22 @@ out:
 }
 
 /* The simulator has counted how many tapes the list holds at its peak: that many always suffice,
- * and one fewer would not. `taken` starts as NULL everywhere: no item has one. */
+ * and one fewer would not. */
 static rv_status make_tapes(rv_stage *stage) {
-    rv_status status = RV_OK;
     const rv_stage_desc *desc = &stage->desc;
-    size_t cells = (size_t)desc->train->micro_batches * (size_t)desc->train->chunks;
-    TRY(rv_alloc(cells, sizeof(rv_tape *), "tapes", &stage->taken));
-    stage->tapes = desc->schedule->forecast.peak[desc->index];
-    TRY(rv_alloc((size_t)stage->tapes, sizeof(rv_tape *), "tapes", &stage->tape));
-    for (; stage->free < stage->tapes; stage->free++)
-        TRY(rv_tape_create_range(&stage->range, &stage->before, desc->device, steps_most(stage),
-                                 rows_most(stage), &stage->tape[stage->free]));
-out:
-    return status;
+    rv_tapes_desc tapes = {
+        .range = &stage->range,
+        .before = &stage->before,
+        .device = desc->device,
+        .policy = desc->train->tape,
+        .steps = steps_most(stage),
+        .rows = rows_most(stage),
+        .micros = desc->train->micro_batches,
+        .chunks = desc->train->chunks,
+        .records = desc->schedule->forecast.peak[desc->index],
+    };
+    tapes.list = rv_schedule_list(desc->schedule, desc->index, &tapes.count);
+    return rv_tapes_create(&tapes, &stage->tapes);
 }
 
 /* The list of an evaluation: F alone. Micro-batches and chunks ascending, which is the order in
@@ -155,17 +158,6 @@ out:
     return status;
 }
 
-/* Tapes are in one of two places: unused, or with their item. */
-static void destroy_tapes(rv_stage *stage) {
-    size_t cells = (size_t)stage->desc.train->micro_batches * (size_t)stage->desc.train->chunks;
-    for (int i = 0; i < stage->free; i++)
-        rv_tape_destroy(stage->tape[i]);
-    for (size_t i = 0; stage->taken && i < cells; i++)
-        rv_tape_destroy(stage->taken[i]);
-    rv_free(stage->tape);
-    rv_free(stage->taken);
-}
-
 /* In the reverse of making; links and schedule are borrowed and stay. */
 void rv_stage_destroy(rv_stage *stage) {
     if (!stage) return;
@@ -176,7 +168,7 @@ void rv_stage_destroy(rv_stage *stage) {
     rv_free(stage->g_before);
     rv_free(stage->signal);
     rv_free(stage->forward);
-    destroy_tapes(stage);
+    rv_tapes_destroy(stage->tapes);
     rv_state_destroy(stage->adjoint);
     for (int i = 0; stage->flight && i < stage->flights; i++) {
         rv_loss_destroy(stage->flight[i].loss);

@@ -9,6 +9,7 @@
 
 #include "pipeline/link.h"
 #include "pipeline/schedule.h"
+#include "pipeline/tape.h"
 #include "pipeline/timeline.h"
 #include "snn/snn.h"
 
@@ -63,9 +64,7 @@ typedef struct rv_stage {
     rv_state *adjoint;
     int flights; /* ring of micro-batches: slot micro % flights */
     rv_flight *flight;
-    int tapes, free;   /* made, unused */
-    rv_tape **tape;    /* the unused ones first */
-    rv_tape **taken;   /* [micro][chunk]: between F and W */
+    rv_tapes *tapes;
     float *statistics; /* [M][steps][rv_net_statistics]; NULL: none here */
     rv_signal *signal; /* scratch of a message */
     rv_values *g_before, *g_after;

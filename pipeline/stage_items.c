@@ -100,7 +100,7 @@ static item item_of(rv_stage *stage, const rv_work *work) {
         .version = stage->version,
         .state = flight->state,
         .adjoint = stage->adjoint,
-        .tape = stage->taken[micro * C + chunk],
+        .tape = rv_tapes_get(stage->tapes, micro * C + chunk),
         .gradient = stage->gradient,
         .B = it.B,
         .t0 = rv_cut(chunk, C, T),
@@ -123,20 +123,22 @@ static bool is_last(const rv_stage *stage) {
     return stage->desc.index + 1 == stage->desc.stages;
 }
 
-/* Any unused tape will do, since F fills all of it that B and W read. The simulator foretold how
- * many are held at once, so to find none means that list and forecast disagree. */
-static rv_status tape_take(item *it) {
-    rv_stage *stage = it->stage;
-    if (stage->free == 0) return rv_fail(RV_INTERNAL, "all %d tapes are in use", stage->tapes);
-    it->pass.tape = stage->tape[--stage->free];
-    stage->taken[it->work->micro * it->pass.chunks + it->work->chunk] = it->pass.tape;
-    return RV_OK;
+static int cell_of(const item *it) {
+    return it->work->micro * it->pass.chunks + it->work->chunk;
 }
 
-static void tape_leave(item *it) {
-    rv_stage *stage = it->stage;
-    stage->tape[stage->free++] = it->pass.tape;
-    stage->taken[it->work->micro * it->pass.chunks + it->work->chunk] = NULL;
+/* The input never crosses a cut: whichever stage takes it encodes it, with the same bits from the
+ * seed of the network. */
+static rv_status encode(item *it) {
+    rv_status status = RV_OK;
+    const rv_pass *pass = &it->pass;
+    rv_signal *input = rv_tape_signal(pass->tape, -1);
+    if (!it->stage->range.input) return RV_OK;
+    *input = rv_tape_memory(pass->tape, -1, it->T, it->B);
+    TRY(rv_encode(it->stage->desc.encoder, pass->device, NULL, pass->batch, it->row, it->B,
+                  pass->net->desc->seed, pass->t0, pass->t1, pass->arena, input));
+out:
+    return status;
 }
 
 /* ---- F ---------------------------------------------------------------------------------- */
@@ -211,14 +213,8 @@ static rv_status forward_layers(item *it) {
     if (pass->training)
         pass->statistics = stage->statistics + (size_t)it->work->micro * (size_t)net->steps *
                                                    rv_net_statistics(pass->net);
-    /* The input never crosses a cut: whichever stage takes it encodes it, with the same bits from
-     * the seed of the network. */
-    if (stage->range.input) {
-        rv_signal *input = rv_tape_signal(pass->tape, -1);
-        *input = rv_tape_memory(pass->tape, -1, it->T, it->B);
-        TRY(rv_encode(stage->desc.encoder, pass->device, NULL, pass->batch, it->row, it->B,
-                      net->seed, pass->t0, pass->t1, pass->arena, input));
-    }
+    if (pass->training) TRY(rv_tapes_border(stage->tapes, cell_of(it), pass->state));
+    TRY(encode(it));
     TRY(rv_net_forward(pass));
     if (stage->spikes) TRY(rv_pass_count_spikes(pass, stage->spikes));
     if (stage->observer) TRY(rv_pass_sync(pass));
@@ -236,18 +232,39 @@ rv_status rv_item_forward(rv_stage *stage, const rv_work *work, rv_link **edge) 
     TRY(look(stage->links.forward_in, true, &it.in, edge));
     TRY(look(stage->links.forward_out, false, &it.out, edge));
     if (*edge) goto out;
-    TRY(tape_take(&it));
+    TRY(rv_tapes_take(stage->tapes, cell_of(&it), &it.pass.tape));
     TRY(forward_receive(&it));
     if (it.B > 0) TRY(forward_layers(&it)); /* a ragged batch may be smaller than M */
     TRY(forward_send(&it));
     /* In an evaluation no W follows that would give the tape back. */
-    if (!stage->training) tape_leave(&it);
+    if (stage->training)
+        rv_tapes_rest(stage->tapes, cell_of(&it));
+    else
+        rv_tapes_leave(stage->tapes, cell_of(&it));
 out:
     stage->layer = it.pass.layer;
     return status;
 }
 
 /* ---- B, W ------------------------------------------------------------------------------- */
+
+/* The tape as F left it: what was not kept is computed again, from what crossed the front and from
+ * the input. Statistics and observers have seen it the first time. */
+static rv_status backward_recall(item *it) {
+    rv_status status = RV_OK;
+    rv_stage *stage = it->stage;
+    const rv_crossing *before = &stage->before;
+    rv_pass *pass = &it->pass;
+    TRY(rv_tapes_recall(stage->tapes, cell_of(it), &pass->tape, &pass->state, &pass->again));
+    if (!pass->again || it->B == 0) goto out;
+    for (int k = 0; k < before->count; k++)
+        *rv_tape_signal(pass->tape, before->tensor[k].layer) =
+            rv_tape_memory(pass->tape, before->tensor[k].layer, it->T, it->B);
+    TRY(encode(it));
+    TRY(rv_net_forward(pass));
+out:
+    return status;
+}
 
 /* Adjoints are read, and added to, where the message lies, and written where the next will. */
 static rv_status backward_layers(item *it) {
@@ -260,6 +277,8 @@ static rv_status backward_layers(item *it) {
         rv_wire_backward(&stage->before, it->T, it->B, it->out + RV_HEAD_BYTES, stage->g_before);
     /* Backward begins with the last chunk, where no adjoint comes from a later time. */
     if (pass->chunk + 1 == pass->chunks) TRY(rv_state_clear(pass->adjoint, NULL));
+    int truncate = stage->desc.train->truncate;
+    if (truncate > 0 && (pass->chunk + 1) % truncate == 0) TRY(rv_state_cut(pass->adjoint, NULL));
     if (is_last(stage))
         TRY(rv_loss_adjoint(stage->flight[it->work->micro % stage->flights].loss, pass));
     TRY(rv_net_backward(pass));
@@ -279,8 +298,9 @@ rv_status rv_item_backward(rv_stage *stage, const rv_work *work, rv_link **edge)
     if (*edge) goto out;
     if (in)
         TRY(receive(&it, in, RV_WORK_B, rv_wire_backward_bytes(&stage->after, it.T, it.B), &head));
+    TRY(backward_recall(&it));
     if (it.B > 0) TRY(backward_layers(&it));
-    if (work->kind == RV_WORK_BW) tape_leave(&it);
+    if (work->kind == RV_WORK_BW) rv_tapes_leave(stage->tapes, cell_of(&it));
     /* Not before the layers have run: they read and change the adjoints in the message itself. B
      * leaves what W needs on the tape, so W does without the message. */
     if (in) TRY(release(&it, in));
@@ -299,7 +319,7 @@ rv_status rv_item_weight(rv_stage *stage, const rv_work *work, rv_link **edge) {
     item it = item_of(stage, work);
     (void)edge;
     if (it.B > 0) TRY(rv_net_weight(&it.pass));
-    tape_leave(&it);
+    rv_tapes_leave(stage->tapes, cell_of(&it));
 out:
     stage->layer = it.pass.layer;
     return status;

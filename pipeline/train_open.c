@@ -56,7 +56,13 @@ static void say_plan(const rv_training *training) {
     const rv_plan *plan = setup->plan;
     char cuts[256] = "";
     size_t used = 0;
-    if (!plan) return;
+    int truncate = setup->config->train.truncate;
+    if (truncate > 0)
+        rv_training_say(training,
+                        "warning: pipeline.truncate: gradients go back over at most %d chunk%s; "
+                        "what lies longer ago is not learned from",
+                        truncate, truncate == 1 ? "" : "s");
+    if (!plan || plan->serial == 0) return; /* nothing was chosen */
     for (int s = 1; s < plan->stages && used < sizeof cuts; s++)
         used += (size_t)snprintf(cuts + used, sizeof cuts - used, "%s%s",
                                  s > 1 ? ", " : ", cut before ",

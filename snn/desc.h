@@ -101,11 +101,17 @@ typedef struct rv_group_desc { /* parameter group: tensors whose name matches th
     rv_where where;
 } rv_group_desc;
 
+/* What becomes of the tape of a layer between F and B. */
+#define RV_TAPE_NAMES "keep|recompute"
+typedef enum rv_tape_policy { RV_TAPE_KEEP, RV_TAPE_RECOMPUTE } rv_tape_policy;
+
 typedef struct rv_train_desc {
     int64_t epochs, max_steps; /* max_steps 0 = off */
     int64_t early_stop;        /* end after so many epochs without better validation; 0 = off */
     int64_t total_steps;       /* lr_schedule.total_steps; 0 = min(epochs * updates, max_steps) */
     int batch, micro_batches, chunks;
+    const uint8_t *tape; /* [layers] rv_tape_policy, of a pipeline; NULL: all are kept */
+    int truncate;        /* chunks an adjoint goes back over at most; 0: all */
     rv_choice optimizer; /* rv_optimizer_table() */
     bool velocity;       /* sgd keeps its velocity without momentum, too */
     rv_choice schedule;  /* rv_schedule_table() */

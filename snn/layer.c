@@ -176,6 +176,10 @@ rv_status rv_net_forward(rv_pass *pass) {
         pass->layer = l;
         pass->tape->signal[l + 1] = output_signal(pass, layer);
         if (layer->kind->view || (layer->held && pass->t0 != 0)) continue;
+        /* Held frames lie in the state, which is as it was before this chunk. */
+        if (pass->again && !layer->held &&
+            rv_tape_policy_of(pass->net, pass->again, l) != RV_TAPE_RECOMPUTE)
+            continue;
         TRY(layer->kind->forward(pass, layer));
         if (layer->desc->regularizer.row && pass->training) {
             TRY(rv_pass_sync(pass));

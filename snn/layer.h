@@ -47,6 +47,7 @@ double rv_form_rate(const rv_form_rates *rates, int in, int out);
 typedef struct rv_layer_kind {
     bool map;         /* a product: begins a block, has W */
     bool view;        /* the output is the input in another shape; no code runs */
+    unsigned carried; /* bit k: the adjoint of state slot k goes from a step to the one before */
     bool keeps_input; /* B or W reads the input, so its values must outlive B of other layers */
     size_t plan_size; /* bytes of rv_layer.plan, zeroed before check */
     /* Check inputs, set shape, spikes, held; add tensors; set slots; fill the plan. */
@@ -164,7 +165,8 @@ struct rv_tape {
     const rv_device *device;
     int T, B;
     float *block;
-    size_t size;
+    float *kept; /* [kept_size] memory of what stays between F and B; NULL: all is in block */
+    size_t size, kept_size;
     size_t *offset;     /* [layer_count + 1][RV_LAYER_SLOTS]; entry layer_count: the input */
     rv_signal *signal;  /* [layer_count + 1], entry 0: the input */
     rv_values *adjoint; /* [layer_count + 1], of each layer's output; data NULL: none */

@@ -141,6 +141,7 @@ out:
 }
 
 const rv_layer_kind rv_kind_delay = {
+    .carried = 1u << STATE_RING,
     .keeps_input = true,
     .plan_size = sizeof(delay_plan),
     .check = delay_check,

@@ -268,6 +268,7 @@ static int64_t neuron_targets(const rv_net *net, const rv_layer *layer) {
 }
 
 const rv_layer_kind rv_kind_neuron = {
+    .carried = 1u << STATE_V | 1u << STATE_I | 1u << STATE_A | 1u << STATE_X | 1u << STATE_LAST,
     .plan_size = sizeof(neuron_plan),
     .check = rv_neuron_check,
     .forward = neuron_forward,

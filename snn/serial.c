@@ -154,6 +154,8 @@ static rv_status backward(rv_serial *s, const rv_batch *batch, int row, int B) {
     TRY(rv_state_clear(s->adjoint, NULL));
     for (int c = s->chunks - 1; c >= 0; c--) {
         rv_pass pass = pass_of(s, batch, row, B, c, true);
+        int truncate = s->desc.train->truncate;
+        if (truncate > 0 && (c + 1) % truncate == 0) TRY(rv_state_cut(s->adjoint, NULL));
         TRY(rv_loss_adjoint(s->loss, &pass));
         TRY(rv_net_backward(&pass));
         TRY(rv_net_weight(&pass));

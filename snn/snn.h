@@ -140,12 +140,27 @@ RV_CHECKED rv_status rv_state_create_range(const rv_range *range, const rv_devic
 void rv_state_destroy(rv_state *state);
 size_t rv_state_bytes(const rv_range *range, int B);
 RV_CHECKED rv_status rv_state_clear(rv_state *state, rv_queue *queue); /* at rest */
+RV_CHECKED rv_status rv_state_copy(rv_state *to, const rv_state *from, rv_queue *queue); /* alike */
+/* Of an adjoint: nothing goes on to earlier steps (pipeline.truncate). */
+RV_CHECKED rv_status rv_state_cut(rv_state *adjoint, rv_queue *queue);
 RV_CHECKED rv_status rv_tape_create(const rv_net *net, const rv_device *device, int T, int B,
                                     rv_tape **out);
 /* `before`: what crosses the range's front, for which the tape has room. */
 RV_CHECKED rv_status rv_tape_create_range(const rv_range *range, const rv_crossing *before,
                                           const rv_device *device, int T, int B, rv_tape **out);
 void rv_tape_destroy(rv_tape *tape);
+/* What becomes of the tape of a layer between F and B: rv_train_desc.tape. A map that writes into
+ * the neuron it feeds is kept as that is. */
+rv_tape_policy rv_tape_policy_of(const rv_net *net, const uint8_t *policy, int layer);
+bool rv_tape_has(const rv_range *range, const uint8_t *policy, rv_tape_policy what);
+/* Without the memory of what is kept, which rv_tape_attach borrows: rv_tape_kept_bytes, 64-byte
+ * aligned. */
+RV_CHECKED rv_status rv_tape_create_policy(const rv_range *range, const rv_crossing *before,
+                                           const rv_device *device, const uint8_t *policy, int T,
+                                           int B, rv_tape **out);
+size_t rv_tape_kept_bytes(const rv_range *range, const rv_crossing *before, const uint8_t *policy,
+                          int T, int B);
+void rv_tape_attach(rv_tape *tape, float *kept);
 size_t rv_tape_bytes(const rv_range *range, const rv_crossing *before, int T, int B);
 /* The tape's own memory for T steps of B samples of the encoded input (layer -1; none for a held
  * one) or of a tensor that crosses the range's front. */
@@ -179,7 +194,9 @@ typedef struct rv_pass {
     bool training; /* dropout and batch statistics on */
     /* F in training, out: [net steps][rv_net_statistics] of the micro-batch; NULL: not wanted. */
     float *statistics;
-    double penalty; /* of the layers before `first` in this micro-batch, for rv_loss_finish */
+    /* F once more, on a tape whose other layers are there: those that this policy recomputes. */
+    const uint8_t *again; /* NULL: all layers */
+    double penalty;       /* of the layers before `first` in this micro-batch, for rv_loss_finish */
     /* B: adjoint of the last layer's outputs over the chunk, from the loss; data NULL where absent.
      * gv, gh: of the membrane after, before reset. May be held. */
     rv_values gs, gv, gh;

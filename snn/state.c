@@ -85,6 +85,29 @@ float *rv_state_slot(const rv_state *state, const rv_layer *layer, int k) {
     return offset == SIZE_MAX ? NULL : state->block + offset;
 }
 
+rv_status rv_state_copy(rv_state *to, const rv_state *from, rv_queue *queue) {
+    return to->device->ops->copy(to->device->ctx, queue, to->block, false, from->block, false,
+                                 4 * from->size);
+}
+
+/* Sums over time (held outputs, parameters, slopes of penalties) go on; what a step owes to the one
+ * before ends. */
+rv_status rv_state_cut(rv_state *adjoint, rv_queue *queue) {
+    rv_status status = RV_OK;
+    const rv_device *device = adjoint->device;
+    for (int l = 0; l < adjoint->net->layer_count; l++) {
+        const rv_layer *layer = &adjoint->net->layers[l];
+        for (int k = 0; k < RV_LAYER_SLOTS; k++) {
+            float *slot = rv_state_slot(adjoint, layer, k);
+            if (slot && layer->kind->carried >> k & 1u)
+                TRY(device->ops->zero(device->ctx, queue, slot,
+                                      4 * slot_words(&layer->state[k], 0, adjoint->B)));
+        }
+    }
+out:
+    return status;
+}
+
 /* ---- tape -------------------------------------------------------------------------------- */
 /* A row of what is kept as slot OUT: at every step, or once. */
 static rv_slot row_slot(int n, bool spikes, bool held) {
@@ -116,30 +139,76 @@ static void input_slots(const rv_range *range, bool apart, rv_slot slots[RV_LAYE
         slots[RV_SLOT_OUT] = row_slot(n, desc->input_spikes, desc->input_held);
 }
 
+/* A map that writes into the neuron it feeds has its memory there, and shares its fate. */
+rv_tape_policy rv_tape_policy_of(const rv_net *net, const uint8_t *policy, int layer) {
+    const rv_layer *it = &net->layers[layer];
+    const rv_layer *taker = it->consumer_count == 1 ? &net->layers[it->consumer] : NULL;
+    if (!policy) return RV_TAPE_KEEP;
+    bool shares = it->kind->map && taker && taker->in_place && taker->input[0] == layer;
+    return policy[shares ? taker->index : layer];
+}
+
+bool rv_tape_has(const rv_range *range, const uint8_t *policy, rv_tape_policy what) {
+    for (int l = range->first; l < range->last; l++)
+        if (rv_tape_policy_of(range->net, policy, l) == what) return true;
+    return false;
+}
+
+/* Does an entry (a layer, or past the layers the input) stay in memory between F and B? What comes
+ * from before the range cannot be computed again here; the input can, since encoders are pure. */
+static bool entry_kept(const rv_range *range, const uint8_t *policy, int l) {
+    const rv_net *net = range->net;
+    if (!policy) return false; /* all in one block */
+    if (l == net->layer_count) return !rv_tape_has(range, policy, RV_TAPE_RECOMPUTE);
+    if (l >= range->last) l = net->layers[l].in_place ? net->layers[l].input[0] : range->first;
+    return l < range->first || rv_tape_policy_of(net, policy, l) == RV_TAPE_KEEP;
+}
+
+static void entry_slots(const rv_range *range, const rv_crossing *before, bool apart, int l,
+                        rv_slot slots[RV_LAYER_SLOTS]) {
+    if (l == range->net->layer_count)
+        input_slots(range, apart, slots);
+    else if (l >= range->first && l < range->last)
+        memcpy(slots, range->net->layers[l].tape, sizeof(rv_slot) * RV_LAYER_SLOTS);
+    else
+        outside_slots(range, before, l, slots);
+}
+
 /* The same walk gives offsets and, without them, the size: a plan can ask for bytes before
- * anything is made. */
-static size_t place_tape(const rv_range *range, const rv_crossing *before, bool apart, int T, int B,
-                         size_t *offset) {
-    rv_slot slots[RV_LAYER_SLOTS];
+ * anything is made. Kept entries first; *kept is where they end. */
+static size_t place_tape(const rv_range *range, const rv_crossing *before, bool apart,
+                         const uint8_t *policy, int T, int B, size_t *offset, size_t *kept) {
+    int entries = range->net->layer_count + 1;
     size_t at = 0;
-    for (int l = 0; l < range->net->layer_count; l++, offset += offset ? RV_LAYER_SLOTS : 0) {
-        bool in = l >= range->first && l < range->last;
-        if (!in) outside_slots(range, before, l, slots);
-        at = place_slots(in ? range->net->layers[l].tape : slots, T, B, at, offset);
+    for (int k = 0; k < 2 * entries; k++) {
+        rv_slot slots[RV_LAYER_SLOTS];
+        int l = k % entries;
+        if (k == entries) *kept = at;
+        if (entry_kept(range, policy, l) != (k < entries)) continue;
+        entry_slots(range, before, apart, l, slots);
+        at = place_slots(slots, T, B, at, offset ? offset + l * RV_LAYER_SLOTS : NULL);
     }
-    input_slots(range, apart, slots);
-    return place_slots(slots, T, B, at, offset);
+    return at;
 }
 
 /* What a planner counts per micro-batch and chunk in flight. */
 size_t rv_tape_bytes(const rv_range *range, const rv_crossing *before, int T, int B) {
-    return 4 * place_tape(range, before, false, T, B, NULL);
+    size_t kept;
+    return 4 * place_tape(range, before, false, NULL, T, B, NULL, &kept);
+}
+
+size_t rv_tape_kept_bytes(const rv_range *range, const rv_crossing *before, const uint8_t *policy,
+                          int T, int B) {
+    size_t kept;
+    (void)place_tape(range, before, false, policy, T, B, NULL, &kept);
+    return 4 * kept;
 }
 
 /* All memory of a chunk in one block: F to W touch it in order, and freeing is one call. The
  * views (signal, adjoint) are set anew by every item, for the steps and samples it really has. */
-rv_status rv_tape_create_range(const rv_range *range, const rv_crossing *before,
-                               const rv_device *device, int T, int B, rv_tape **out) {
+rv_status rv_tape_create_policy(const rv_range *range, const rv_crossing *before,
+                                const rv_device *device, const uint8_t *policy, int T, int B,
+                                rv_tape **out) {
     rv_status status = RV_OK;
     rv_tape *tape = NULL;
     const rv_net *net = range->net;
@@ -151,8 +220,10 @@ rv_status rv_tape_create_range(const rv_range *range, const rv_crossing *before,
     TRY(rv_alloc(layers + 1, sizeof *tape->signal, "tape", &tape->signal));
     TRY(rv_alloc(layers + 1, sizeof *tape->adjoint, "tape", &tape->adjoint));
     TRY(rv_alloc(2 * layers + 1, sizeof *tape->stack, "tape", &tape->stack));
-    tape->size = place_tape(range, before, device->ops->apart, T, B, tape->offset);
-    TRY(device->ops->alloc(device->ctx, 4 * tape->size, "tape", (void **)&tape->block));
+    tape->size =
+        place_tape(range, before, device->ops->apart, policy, T, B, tape->offset, &tape->kept_size);
+    TRY(device->ops->alloc(device->ctx, 4 * (tape->size - tape->kept_size), "tape",
+                           (void **)&tape->block));
     *out = tape;
     tape = NULL;
 out:
@@ -160,12 +231,21 @@ out:
     return status;
 }
 
+rv_status rv_tape_create_range(const rv_range *range, const rv_crossing *before,
+                               const rv_device *device, int T, int B, rv_tape **out) {
+    return rv_tape_create_policy(range, before, device, NULL, T, B, out);
+}
+
 rv_status rv_tape_create(const rv_net *net, const rv_device *device, int T, int B, rv_tape **out) {
     const rv_range whole = rv_net_range(net, 0, net->layer_count);
     return rv_tape_create_range(&whole, NULL, device, T, B, out);
 }
 
-/* Signals are borrowed; only the block and the arrays are the tape's. */
+void rv_tape_attach(rv_tape *tape, float *kept) {
+    tape->kept = kept;
+}
+
+/* Signals and kept memory are borrowed; only the block and the arrays are the tape's. */
 void rv_tape_destroy(rv_tape *tape) {
     if (!tape) return;
     tape->device->ops->free(tape->device->ctx, tape->block);
@@ -179,7 +259,8 @@ void rv_tape_destroy(rv_tape *tape) {
 /* Entries are the layers, then the input. */
 static float *tape_at(const rv_tape *tape, int entry, int k) {
     size_t offset = tape->offset[entry * RV_LAYER_SLOTS + k];
-    return offset == SIZE_MAX ? NULL : tape->block + offset;
+    if (offset == SIZE_MAX) return NULL;
+    return offset < tape->kept_size ? tape->kept + offset : tape->block + offset - tape->kept_size;
 }
 
 float *rv_tape_slot(const rv_tape *tape, const rv_layer *layer, int k) {
