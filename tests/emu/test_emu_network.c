@@ -49,12 +49,12 @@ static void same_bits(int code) {
     json_decref(root);
 }
 
-static void fashion_fc_in_two_stages_on_two_devices_gives_the_bits_of_one(void **state) {
+static void bench_fc_in_two_stages_on_two_devices_gives_the_bits_of_one(void **state) {
     (void)state;
     if (access(FASHION, R_OK) != 0) skip();
-    same_bits(RUN("verify", recipe("fashion_fc"), "--json", "--device", "emu:0,1", "--stages", "2",
+    same_bits(RUN("verify", recipe("bench_fc"), "--json", "--device", "emu:0,1", "--stages", "2",
                   "--chunks", "5", "--micro-batches", "2", "--steps", "2", "--set", "train.batch=4",
-                  "--set", "encode.steps=10", "--set", "network.hidden.units=" WIDE));
+                  "--set", "encode.steps=10", "--set", "network.fc1.units=" WIDE));
 }
 
 static void bench_deep_in_two_stages_on_two_devices_gives_the_bits_of_one(void **state) {
@@ -131,7 +131,7 @@ static void what_cannot_run_is_refused_with_its_reason(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fashion_fc_in_two_stages_on_two_devices_gives_the_bits_of_one),
+        cmocka_unit_test(bench_fc_in_two_stages_on_two_devices_gives_the_bits_of_one),
         cmocka_unit_test(bench_deep_in_two_stages_on_two_devices_gives_the_bits_of_one),
         cmocka_unit_test(other_encoders_losses_and_optimisers_give_the_bits_of_one_device),
         cmocka_unit_test(training_on_two_devices_learns_and_its_model_serves_the_cpu),
