@@ -138,15 +138,16 @@ rv_status rv_device_parse(const char *text, rv_device_list *out) {
     return RV_OK;
 }
 
-/* A GPU if one can be used; the reason why not is kept for who wants to tell it. */
+/* The CPU runs every recipe; a GPU, whose kernels do not cover all layers yet, is taken by name
+ * only. Why none is used is kept for who wants to tell it. */
 void rv_device_choose(rv_device_list *list) {
     int count = 0;
     if (strcmp(list->kind, "auto") != 0) return;
     list->kind = "cpu";
-    if (rv_plugin_count("cuda", &count) == RV_OK && count > 0)
-        list->kind = "cuda";
-    else
-        snprintf(list->why, sizeof list->why, "%.250s", rv_error_get()->message);
+    bool found = rv_plugin_count("cuda", &count) == RV_OK && count > 0;
+    snprintf(list->why, sizeof list->why, "%.250s",
+             found ? "a GPU was found; it is used when asked for: --device cuda"
+                   : rv_error_get()->message);
 }
 
 /* ---- devices ------------------------------------------------------------------------------ */

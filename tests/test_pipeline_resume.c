@@ -16,49 +16,9 @@
 #include <time.h>
 
 #include "data/data.h"
+#include "tests/runs.h"
 #include "tests/scale.h"
 #include "tests/spawn.h"
-
-/* A recipe of the folder: constant rate unless it says otherwise, so that max_steps may differ. */
-static void recipe_put(const char *name, const char *optimizer, const char *schedule) {
-    char text[4096], whole[8192];
-    read_text(in_folder("recipe.yaml"), text, sizeof text);
-    char *train = strstr(text, "\ntrain:");
-    assert_non_null(train);
-    *train = 0;
-    int size = snprintf(whole, sizeof whole,
-                        "%s\ntrain: {epochs: 4, batch: 16, optimizer: %s, lr_schedule: %s}\n", text,
-                        optimizer, schedule);
-    tiny_put(in_folder(name), whole, (size_t)size);
-}
-
-/* metrics.jsonl without its times, one line behind the other; the line about the work of stages is
- * nothing but times. */
-static char *metrics_of(const char *run) {
-    static char kept[2][1 << 18], text[1 << 18];
-    static int turn;
-    char *out = kept[turn++ % 2], path[256];
-    out[0] = 0;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    read_text(in_folder(path), text, sizeof text);
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-        json_t *root = json_loads(line, 0, NULL);
-        assert_non_null(root);
-        json_object_del(root, "seconds");
-        json_object_del(root, "samples_per_s");
-        char *dump = json_dumps(root, JSON_COMPACT);
-        if (!strstr(dump, "\"event\":\"pipeline\"")) strcat(strcat(out, dump), "\n");
-        free(dump);
-        json_decref(root);
-    }
-    return out;
-}
-
-static void expect_same(const char *a, const char *b) {
-    if (RUN("diff", a, b) != 0) fail_msg("%s%s", out_text, err_text);
-    assert_contains(out_text, "same: ");
-    assert_string_equal(metrics_of(a), metrics_of(b));
-}
 
 static void expect_status(const char *run, const char *status) {
     char path[256];
@@ -456,59 +416,6 @@ static void killed_runs_go_on_to_the_same_bits(void **state) {
     assert_int_equal(system(command), 0);
 }
 
-/* ---- same bits -------------------------------------------------------------------------- */
-
-/* Stages are no other run: stopped with some, continued with others. */
-static void resume_with_other_stages_has_the_same_bits(void **state) {
-    (void)state;
-    static const char *const stages[][2] = {{"1", "2"}, {"2", "1"}, {"2", "2"}};
-    if (!rv_h5_available()) skip();
-    recipe_put("resume.yaml", "{kind: adam, lr: 0.02}", "{kind: cosine, total_steps: 24}");
-    assert_int_equal(RUN("train", "resume.yaml", "-q", "-o", "stage_whole"), 0);
-    for (int i = 0; i < 3; i++) {
-        char run[16];
-        snprintf(run, sizeof run, "stage%d", i);
-        assert_int_equal(RUN("train", "resume.yaml", "-q", "-o", run, "--stages", stages[i][0],
-                             "--set", "train.max_steps=9"),
-                         0);
-        assert_int_equal(
-            RUN("train", "resume.yaml", "-q", "--resume", run, "--stages", stages[i][1]), 0);
-        expect_same("stage_whole", run);
-    }
-}
-
-/* Threads, a busy machine, a comma for a point, another saving rhythm: none of them is a reason for
- * other bits. */
-static void training_has_the_same_bits_whatever_surrounds_it(void **state) {
-    (void)state;
-    static const char *const threads[] = {"1", "2", "3", "4"};
-    pid_t busy[4];
-    if (!rv_h5_available()) skip();
-    assert_int_equal(RUN("train", "recipe.yaml", "-q", "-o", "same", "--threads", "1"), 0);
-    for (int i = 0; i < 4; i++) {
-        busy[i] = fork();
-        assert_true(busy[i] >= 0);
-        if (busy[i] == 0)
-            for (volatile unsigned turn = 0;; turn++)
-                ;
-    }
-    assert_int_equal(setenv("LC_ALL", "de_DE.UTF-8", 1), 0); /* where it is not known: C */
-    int repeats = scaled(FULL_REPEATS, 1);
-    for (int i = 0; i < 4 * repeats; i++) {
-        char run[16];
-        snprintf(run, sizeof run, "same%d", i);
-        assert_int_equal(RUN("train", "recipe.yaml", "-q", "-o", run, "--threads", threads[i % 4],
-                             "--set", i % 2 ? "checkpoint.every=1" : "checkpoint.every=1epoch"),
-                         0);
-        expect_same("same", run);
-    }
-    assert_int_equal(unsetenv("LC_ALL"), 0);
-    for (int i = 0; i < 4; i++) {
-        assert_int_equal(kill(busy[i], SIGKILL), 0);
-        assert_int_equal(waitpid(busy[i], NULL, 0), busy[i]);
-    }
-}
-
 /* ---- fine-tuning ------------------------------------------------------------------------ */
 
 static void init_takes_what_fits_and_names_the_rest(void **state) {
@@ -586,8 +493,6 @@ int main(void) {
         cmocka_unit_test(run_in_use_is_73_at_once),
         cmocka_unit_test(damaged_last_falls_back_to_previous),
         cmocka_unit_test(killed_runs_go_on_to_the_same_bits),
-        cmocka_unit_test(resume_with_other_stages_has_the_same_bits),
-        cmocka_unit_test(training_has_the_same_bits_whatever_surrounds_it),
         cmocka_unit_test(init_takes_what_fits_and_names_the_rest),
         cmocka_unit_test(status_gives_mean_and_spread),
     };
