@@ -213,7 +213,7 @@ typedef struct rv_search {
     int stages, micros;
     const int *chunks; /* candidates, [chunk_count] */
     int chunk_count;
-    int slots; /* 0: any of 1, 2, 3, 4, 6, 8, 12, 16 and one per message; else these */
+    int slots; /* 0: any of 1 to 8, 12, 16 and one per message; else these */
     bool norm; /* the step has NORM items */
     const rv_generator *generator; /* NULL: all */
     /* Costs at C chunks; what it points to lives until the next call. */

@@ -65,7 +65,7 @@ static void keep(found *best, found *it) {
  * order for every count. As many slots as messages are no limit. */
 static rv_status try_row(const rv_search *search, const rv_costs *costs, int row, int chunks,
                          found *best) {
-    static const int counts[] = {1, 2, 3, 4, 6, 8, 12, 16};
+    static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
     rv_status status = RV_OK;
     const rv_generator *generator = (const void *)rv_table_row(rv_generator_table(), row);
     const int messages = search->micros * chunks;

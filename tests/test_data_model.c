@@ -320,7 +320,7 @@ static void model_in_a_build_without_hdf5_says_so(void **state) {
     assert_int_equal(save(&f, "model.h5"), RV_CONFIG);
     assert_non_null(strstr(rv_error_get()->message, "built without HDF5"));
     assert_false(file_there("model.h5"));
-    put_file("model.h5", "x", 1);
+    put_file("model.h5", "\x89HDF\r\n\x1a\n", 8);
     assert_int_equal(rv_model_open(path_to("model.h5"), &model), RV_CONFIG);
     assert_null(model);
     fixture_finish(&f);
