@@ -213,8 +213,8 @@ typedef struct rv_search {
     int stages, micros;
     const int *chunks; /* candidates, [chunk_count] */
     int chunk_count;
-    int slots; /* 0: any of 1 to 8, 12, 16 and one per message; else these */
-    bool norm; /* the step has NORM items */
+    int slots;                     /* 0: any of 1 to 8, 12, 16 and one per message; else these */
+    bool norm;                     /* the step has NORM items */
     const rv_generator *generator; /* NULL: all */
     /* Costs at C chunks; what it points to lives until the next call. */
     rv_status (*costs)(void *context, int chunks, rv_costs *costs);
