@@ -162,6 +162,9 @@ typedef struct pipe_way {
     uint64_t seed;
     double clip;
     const rv_transport *transport;
+    double timeout; /* and who is told, as in rv_pipeline_desc */
+    void (*say)(void *user, const char *line);
+    void *user;
 } pipe_way;
 
 static inline void pipe_open(small *s, const pipe_net *net, const pipe_way *way) {
@@ -174,93 +177,167 @@ static inline void pipe_open(small *s, const pipe_net *net, const pipe_way *way)
     small_open(s, net->encoder, PIPE_STEPS, way->chunks, way->micros, 1);
 }
 
-/* The schedule of a way, simulated, in `schedule`; the pipeline for it. `first` [stages + 1]. */
-static inline rv_pipeline *pipe_make(small *s, const pipe_way *way, int *first,
-                                     rv_schedule *schedule) {
+/* The schedule of a way, simulated; RV_CONFIG: with so few slots it cannot run. */
+static inline rv_status pipe_schedule(const pipe_way *way, rv_schedule *schedule) {
     static const double cost[64] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const rv_costs costs = {.f = cost, .b = cost, .w = cost};
-    rv_pipeline *pipeline = NULL;
-    for (int k = 0; k <= way->stages; k++)
-        first[k] = way->first ? way->first[k] : rv_cut(k, way->stages, s->net->layer_count);
     OK(rv_schedule_make(rv_generator_find(way->schedule), way->stages, way->micros, way->chunks,
                         way->slots, &costs, schedule));
     OK(rv_schedule_add_updates(schedule, way->micros, way->clip > 0));
-    OK(rv_schedule_simulate(schedule, &costs, NULL));
-    const rv_pipeline_desc desc = {.net = s->net,
-                                   .encoder = &s->encoder,
-                                   .loss = &s->loss,
-                                   .train = &s->train,
-                                   .total_steps = 100,
-                                   .schedule = schedule,
-                                   .first = first,
-                                   .isa = RV_ISA_AUTO,
-                                   .threads = way->threads ? way->threads : 1,
-                                   .transport = way->transport,
-                                   .driver = way->driver,
-                                   .seed = way->seed};
+    return rv_schedule_simulate(schedule, &costs, NULL);
+}
+
+/* The layers of stages, evenly where the way does not say: first [stages + 1]. */
+static inline void pipe_cut(const small *s, const pipe_way *way, int *first) {
+    for (int k = 0; k <= way->stages; k++)
+        first[k] = way->first ? way->first[k] : rv_cut(k, way->stages, s->net->layer_count);
+}
+
+static inline rv_pipeline_desc pipe_desc(const small *s, const pipe_way *way, const int *first,
+                                         const rv_schedule *schedule) {
+    return (rv_pipeline_desc){.net = s->net,
+                              .encoder = &s->encoder,
+                              .loss = &s->loss,
+                              .train = &s->train,
+                              .total_steps = 100,
+                              .schedule = schedule,
+                              .first = first,
+                              .isa = RV_ISA_AUTO,
+                              .threads = way->threads ? way->threads : 1,
+                              .transport = way->transport,
+                              .driver = way->driver,
+                              .seed = way->seed,
+                              .timeout = way->timeout,
+                              .say = way->say,
+                              .user = way->user};
+}
+
+/* The schedule of a way in `schedule`; the pipeline for it. `first` [stages + 1]. */
+static inline rv_pipeline *pipe_make(small *s, const pipe_way *way, int *first,
+                                     rv_schedule *schedule) {
+    rv_pipeline *pipeline = NULL;
+    pipe_cut(s, way, first);
+    OK(pipe_schedule(way, schedule));
+    const rv_pipeline_desc desc = pipe_desc(s, way, first, schedule);
     OK(rv_pipeline_create(&desc, &pipeline));
     return pipeline;
 }
 
-static inline void pipe_same(const char *what, const small *s, const float *want, const float *got,
-                             size_t count) {
+/* NULL, or where two blocks of the network's tensors differ. The text lives until the next call. */
+static inline const char *pipe_difference(const char *what, const small *s, const float *want,
+                                          const float *got, size_t count) {
+    static char text[256];
     for (size_t i = 0; i < count; i++) {
         if (memcmp(&want[i], &got[i], sizeof *got) == 0) continue;
         const char *tensor = "?";
         for (int k = 0; k < s->net->tensor_count; k++)
             if (i >= s->net->tensors[k].offset) tensor = s->net->tensors[k].name;
-        fail_msg("%s differs at %zu (%s): %.9g is %.9g", what, i, tensor, (double)want[i],
-                 (double)got[i]);
+        snprintf(text, sizeof text, "%s differs at %zu (%s): %.9g is %.9g", what, i, tensor,
+                 (double)want[i], (double)got[i]);
+        return text;
     }
+    return NULL;
 }
 
-/* Three steps, the second ragged, the third smaller than most M: losses, norms, gradients, weights,
- * optimiser, all bits; then an evaluation. */
-static inline void pipe_compare(small *s, const pipe_way *way, const char *name) {
-    static const int samples[] = {PIPE_BATCH, PIPE_BATCH - 2, 1};
-    char what[128];
-    int first[SMALL_LAYERS + 1];
+static inline void pipe_same(const char *what, const small *s, const float *want, const float *got,
+                             size_t count) {
+    const char *found = pipe_difference(what, s, want, got, count);
+    if (found) fail_msg("%s", found);
+}
+
+/* A pipeline beside the plain trainer of `s`. */
+typedef struct pipe_pair {
+    small *s;
+    rv_pipeline *pipeline;
     rv_schedule schedule;
-    rv_optimizer *optimizer = NULL;
-    rv_pipeline *pipeline = pipe_make(s, way, first, &schedule);
+    int first[SMALL_LAYERS + 1];
+    bool norm; /* is computed */
+    rv_optimizer *optimizer;
+    float *block;
+} pipe_pair;
+
+static inline void pipe_pair_open(pipe_pair *p, small *s, const pipe_way *way) {
+    memset(p, 0, sizeof *p);
+    p->s = s, p->norm = way->clip > 0;
+    p->pipeline = pipe_make(s, way, p->first, &p->schedule);
+    p->block = small_memory(s, s->net->n_all + 1, sizeof *p->block);
+    OK(rv_optimizer_create(s->net, &s->train, 100, &p->optimizer));
+}
+
+static inline void pipe_pair_finish(pipe_pair *p) {
+    rv_optimizer_destroy(p->optimizer);
+    rv_pipeline_destroy(p->pipeline);
+    rv_schedule_finish(&p->schedule);
+}
+
+/* What both hold after a step: gradient, weights, optimiser, all bits. */
+static inline const char *pipe_pair_state(pipe_pair *p) {
+    const small *s = p->s;
     size_t all = s->net->n_all, trained = s->net->n_trained;
-    float *got = small_memory(s, all + 1, sizeof *got);
-    OK(rv_optimizer_create(s->net, &s->train, 100, &optimizer));
-    snprintf(what, sizeof what, "%s, %s S=%d M=%d C=%d", name, way->schedule, way->stages,
-             way->micros, way->chunks);
-    for (size_t step = 0; step < sizeof samples / sizeof *samples; step++) {
-        rv_step_result want = {0}, result = {0};
-        rv_batch batch = s->batch;
-        batch.B = samples[step], batch.epoch = (uint32_t)step;
-        OK(rv_serial_step(s->serial, &batch, &want));
-        if (rv_pipeline_step(pipeline, &batch, &result) != RV_OK)
-            fail_msg("%s: %s", what, rv_error_get()->message);
-        if (memcmp(&want.loss, &result.loss, sizeof want.loss) != 0)
-            fail_msg("%s: step %zu: loss %.17g is %.17g", what, step, want.loss, result.loss);
-        assert_int_equal(want.correct, result.correct);
-        assert_true(want.rate == result.rate);
-        assert_true(way->clip > 0 ? want.norm == result.norm : isnan(result.norm));
-        rv_pipeline_gradient(pipeline, got);
-        pipe_same(what, s, rv_serial_last_gradient(s->serial), got, trained);
-        rv_pipeline_read(pipeline, got, optimizer);
-        pipe_same(what, s, rv_version_block(rv_serial_version(s->serial)), got, all);
-        for (int k = 0; k < rv_optimizer_slots(optimizer); k++)
-            pipe_same(what, s, rv_optimizer_slot(rv_serial_optimizer(s->serial), k),
-                      rv_optimizer_slot(optimizer, k), trained);
-        assert_int_equal(rv_optimizer_step(optimizer),
-                         rv_optimizer_step(rv_serial_optimizer(s->serial)));
-    }
-    rv_step_result want = {0}, result = {0};
+    rv_optimizer *want = rv_serial_optimizer(s->serial);
+    const char *found;
+    rv_pipeline_gradient(p->pipeline, p->block);
+    found = pipe_difference("gradient", s, rv_serial_last_gradient(s->serial), p->block, trained);
+    if (found) return found;
+    rv_pipeline_read(p->pipeline, p->block, p->optimizer);
+    found =
+        pipe_difference("weight", s, rv_version_block(rv_serial_version(s->serial)), p->block, all);
+    for (int k = 0; !found && k < rv_optimizer_slots(p->optimizer); k++)
+        found = pipe_difference("optimiser", s, rv_optimizer_slot(want, k),
+                                rv_optimizer_slot(p->optimizer, k), trained);
+    if (!found && rv_optimizer_step(p->optimizer) != rv_optimizer_step(want))
+        found = "the optimiser's steps differ";
+    return found;
+}
+
+/* A step of both over the first B samples. NULL, or what differs; an error of the pipeline is its
+ * message. */
+static inline const char *pipe_pair_step(pipe_pair *p, int B, uint32_t epoch) {
+    rv_step_result want = {0}, got = {0};
+    rv_batch batch = p->s->batch;
+    batch.B = B, batch.epoch = epoch;
+    OK(rv_serial_step(p->s->serial, &batch, &want));
+    if (rv_pipeline_step(p->pipeline, &batch, &got) != RV_OK) return rv_error_get()->message;
+    if (memcmp(&want.loss, &got.loss, sizeof want.loss) != 0) return "the loss differs";
+    if (want.correct != got.correct) return "the number of correct samples differs";
+    if (want.rate != got.rate) return "the rate differs";
+    if (p->norm ? want.norm != got.norm : !isnan(got.norm)) return "the norm differs";
+    return pipe_pair_state(p);
+}
+
+/* An evaluation by both: NULL, or what differs. */
+static inline const char *pipe_pair_eval(pipe_pair *p) {
+    rv_step_result want = {0}, got = {0};
     int64_t spikes[2][SMALL_LAYERS] = {{0}};
     int32_t predictions[2][PIPE_BATCH] = {{0}};
-    OK(rv_serial_eval(s->serial, &s->batch, &want, spikes[0], predictions[0]));
-    OK(rv_pipeline_eval(pipeline, &s->batch, &result, spikes[1], predictions[1]));
-    assert_true(want.loss == result.loss && want.correct == result.correct);
-    assert_memory_equal(spikes[0], spikes[1], sizeof spikes[0]);
-    assert_memory_equal(predictions[0], predictions[1], sizeof predictions[0]);
-    rv_optimizer_destroy(optimizer);
-    rv_pipeline_destroy(pipeline);
-    rv_schedule_finish(&schedule);
+    const rv_batch *batch = &p->s->batch;
+    OK(rv_serial_eval(p->s->serial, batch, &want, spikes[0], predictions[0]));
+    if (rv_pipeline_eval(p->pipeline, batch, &got, spikes[1], predictions[1]) != RV_OK)
+        return rv_error_get()->message;
+    if (want.loss != got.loss || want.correct != got.correct) return "an evaluation differs";
+    if (memcmp(spikes[0], spikes[1], sizeof spikes[0]) != 0) return "spikes differ";
+    if (memcmp(predictions[0], predictions[1], sizeof predictions[0]) != 0)
+        return "predictions differ";
+    return NULL;
+}
+
+/* Samples of the steps that are compared: the second step is ragged, the third smaller than most
+ * M. */
+static const int pipe_samples[] = {PIPE_BATCH, PIPE_BATCH - 2, 1};
+enum { PIPE_SAMPLES = sizeof pipe_samples / sizeof *pipe_samples };
+
+/* Three steps and an evaluation. */
+static inline void pipe_compare(small *s, const pipe_way *way, const char *name) {
+    pipe_pair pair;
+    const char *found = NULL;
+    pipe_pair_open(&pair, s, way);
+    for (int step = 0; !found && step < PIPE_SAMPLES; step++)
+        found = pipe_pair_step(&pair, pipe_samples[step], (uint32_t)step);
+    if (!found) found = pipe_pair_eval(&pair);
+    if (found)
+        fail_msg("%s, %s S=%d M=%d C=%d: %s", name, way->schedule, way->stages, way->micros,
+                 way->chunks, found);
+    pipe_pair_finish(&pair);
 }
 
 static inline void pipe_check(const pipe_net *net, const pipe_way *way) {

@@ -22,15 +22,7 @@ static void deep_put(const char *name, const char *form, const char *more) {
     char text[4096];
     int size = snprintf(
         text, sizeof text,
-        "seed: 7\n"
-        "data:\n"
-        "  reader: idx\n"
-        "  root: %s\n"
-        "  classes: 4\n"
-        "  train: {inputs: train-images, labels: train-labels}\n"
-        "  test: {inputs: test-images, labels: test-labels}\n"
-        "  validation: 0.2\n"
-        "encode: {kind: rate, steps: 7}\n"
+        "seed: 7\n" TINY_DATA "encode: {kind: rate, steps: 7}\n"
         "network:\n"
         "  - {name: fc1, kind: linear, units: 24, form: %s}\n"
         "  - {name: n1, kind: lif, beta: 0.9, threshold: 0.5}\n"
@@ -313,14 +305,7 @@ static void difference_names_layer_tensor_and_index(void **state) {
     pipe_open(&s, &pipe_nets[0], &way);
     rv_pipeline_destroy(pipe_make(&s, &way, first, &schedule));
     const rv_serial_desc serial = {s.net, &s.device, &s.encoder, &s.loss, &s.train, 100};
-    const rv_pipeline_desc pipeline = {.net = s.net,
-                                       .encoder = &s.encoder,
-                                       .loss = &s.loss,
-                                       .train = &s.train,
-                                       .total_steps = 100,
-                                       .schedule = &schedule,
-                                       .first = first,
-                                       .threads = 1};
+    const rv_pipeline_desc pipeline = pipe_desc(&s, &way, first, &schedule);
     OK(rv_engine_serial(&serial, &one));
     OK(rv_engine_pipeline(&pipeline, &many));
     rv_step_result a = {0}, b = {0};

@@ -74,13 +74,9 @@ static void eight_stages_run_with_every_number_of_slots(void **state) {
         for (int slots = 1; slots <= 5; slots += 2) {
             small s;
             rv_schedule schedule;
-            static const double cost[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-            const rv_costs costs = {.f = cost, .b = cost, .w = cost};
             const pipe_way way = {
                 .schedule = schedules[k], .stages = 8, .micros = 2, .chunks = 3, .slots = slots};
-            OK(rv_schedule_make(rv_generator_find(way.schedule), 8, 2, 3, slots, &costs,
-                                &schedule));
-            bool runs = rv_schedule_simulate(&schedule, &costs, NULL) == RV_OK;
+            bool runs = pipe_schedule(&way, &schedule) == RV_OK;
             rv_schedule_finish(&schedule);
             if (!runs) continue; /* refused before it starts */
             pipe_open(&s, &pipe_nets[3 + slots % 2], &way);
@@ -228,15 +224,7 @@ static rv_status step_with_fault(rv_fault_site site, long n, rv_driver driver) {
     int first[SMALL_LAYERS + 1];
     pipe_open(&s, &pipe_nets[2], &way);
     rv_pipeline_destroy(pipe_make(&s, &way, first, &schedule));
-    const rv_pipeline_desc desc = {.net = s.net,
-                                   .encoder = &s.encoder,
-                                   .loss = &s.loss,
-                                   .train = &s.train,
-                                   .total_steps = 100,
-                                   .schedule = &schedule,
-                                   .first = first,
-                                   .threads = 1,
-                                   .driver = driver};
+    const rv_pipeline_desc desc = pipe_desc(&s, &way, first, &schedule);
     rv_fault_arm(site, n, false);
     rv_status status = rv_pipeline_create(&desc, &pipeline);
     if (status == RV_OK) status = rv_pipeline_step(pipeline, &s.batch, &result);

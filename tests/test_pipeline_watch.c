@@ -20,34 +20,6 @@ static void hear(void *user, const char *line) {
     h->lines++;
 }
 
-static rv_pipeline *make(small *s, const pipe_way *way, double timeout, heard *h, int *first,
-                         rv_schedule *schedule) {
-    static const double cost[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    const rv_costs costs = {.f = cost, .b = cost, .w = cost};
-    rv_pipeline *pipeline = NULL;
-    for (int k = 0; k <= way->stages; k++)
-        first[k] = rv_cut(k, way->stages, s->net->layer_count);
-    OK(rv_schedule_make(rv_generator_find(way->schedule), way->stages, way->micros, way->chunks,
-                        way->slots, &costs, schedule));
-    OK(rv_schedule_add_updates(schedule, way->micros, way->clip > 0));
-    OK(rv_schedule_simulate(schedule, &costs, NULL));
-    const rv_pipeline_desc desc = {.net = s->net,
-                                   .encoder = &s->encoder,
-                                   .loss = &s->loss,
-                                   .train = &s->train,
-                                   .total_steps = 100,
-                                   .schedule = schedule,
-                                   .first = first,
-                                   .isa = RV_ISA_AUTO,
-                                   .threads = 1,
-                                   .transport = way->transport,
-                                   .timeout = timeout,
-                                   .say = hear,
-                                   .user = h};
-    OK(rv_pipeline_create(&desc, &pipeline));
-    return pipeline;
-}
-
 /* Every link and some messages of it, whatever they carry: 76, with all stages, and no thread is
  * left behind (destroy joins them). */
 static void message_that_never_comes_ends_the_step_and_names_who_waits(void **state) {
@@ -64,6 +36,7 @@ static void message_that_never_comes_ends_the_step_and_names_who_waits(void **st
         {{2, 0, 0}, "stage 0 waits for the norm from stage 2 since "},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        heard h = {0};
         const rv_transport lossy = {"lossy", lossy_open, (void *)(uintptr_t)&cases[k].plan};
         const pipe_way way = {.schedule = "1f1b",
                               .stages = 3,
@@ -71,14 +44,16 @@ static void message_that_never_comes_ends_the_step_and_names_who_waits(void **st
                               .chunks = 3,
                               .slots = 4,
                               .clip = 0.1,
-                              .transport = &lossy};
+                              .transport = &lossy,
+                              .timeout = 0.4,
+                              .say = hear,
+                              .user = &h};
         small s;
-        heard h = {0};
         int first[SMALL_LAYERS + 1];
         rv_schedule schedule;
         rv_step_result result;
         pipe_open(&s, &pipe_nets[0], &way);
-        rv_pipeline *pipeline = make(&s, &way, 0.4, &h, first, &schedule);
+        rv_pipeline *pipeline = pipe_make(&s, &way, first, &schedule);
         assert_int_equal(rv_pipeline_step(pipeline, &s.batch, &result), RV_PEER);
         if (!strstr(rv_error_get()->message, "pipeline.peer_timeout") ||
             !strstr(h.text, cases[k].text))
@@ -94,14 +69,14 @@ static void message_that_never_comes_ends_the_step_and_names_who_waits(void **st
 /* Every slot is taken and none is given back. */
 static void wait_for_a_slot_is_named(void **state) {
     (void)state;
-    const pipe_way way = {.schedule = "filldrain", .stages = 2, .micros = 2, .chunks = 3};
+    const pipe_way way = {
+        .schedule = "filldrain", .stages = 2, .micros = 2, .chunks = 3, .timeout = 1};
     small s;
-    heard h = {0};
     int first[SMALL_LAYERS + 1];
     char text[RV_POST_TEXT];
     rv_schedule schedule;
     pipe_open(&s, &pipe_nets[0], &way);
-    rv_pipeline *pipeline = make(&s, &way, 1, &h, first, &schedule);
+    rv_pipeline *pipeline = pipe_make(&s, &way, first, &schedule);
     rv_stage *stage = rv_pipeline_stage(pipeline, 0);
     OK(rv_stage_begin(stage, &s.batch, true));
     rv_guard guard;
@@ -133,14 +108,20 @@ static rv_status linger(void *self, const rv_pass *pass) {
 
 static void slow_stage_is_told_and_goes_on(void **state) {
     (void)state;
-    const pipe_way way = {.schedule = "1f1b", .stages = 2, .micros = 2, .chunks = 2};
-    small s;
     heard h = {0};
+    const pipe_way way = {.schedule = "1f1b",
+                          .stages = 2,
+                          .micros = 2,
+                          .chunks = 2,
+                          .timeout = 0.1,
+                          .say = hear,
+                          .user = &h};
+    small s;
     int first[SMALL_LAYERS + 1], left = 1;
     rv_schedule schedule;
     rv_step_result result, want;
     pipe_open(&s, &pipe_nets[0], &way);
-    rv_pipeline *pipeline = make(&s, &way, 0.1, &h, first, &schedule);
+    rv_pipeline *pipeline = pipe_make(&s, &way, first, &schedule);
     const rv_observer observer = {&left, linger};
     rv_pipeline_observe(pipeline, &observer);
     OK(rv_pipeline_step(pipeline, &s.batch, &result));

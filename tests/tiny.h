@@ -64,6 +64,16 @@ static inline void tiny_set(const char *folder, const char *name, int count, uns
     free(image);
 }
 
+/* The `data` of recipes; its argument is the folder. */
+#define TINY_DATA                                                                                  \
+    "data:\n"                                                                                      \
+    "  reader: idx\n"                                                                              \
+    "  root: %s\n"                                                                                 \
+    "  classes: 4\n"                                                                               \
+    "  train: {inputs: train-images, labels: train-labels}\n"                                      \
+    "  test: {inputs: test-images, labels: test-labels}\n"                                         \
+    "  validation: 0.2\n"
+
 /* Line 16 is the hidden neuron. */
 static inline void tiny_recipe(const char *folder, const char *name) {
     char text[2048];
@@ -71,15 +81,7 @@ static inline void tiny_recipe(const char *folder, const char *name) {
         text, sizeof text,
         "# four bright quadrants\n"
         "seed: 7\n"
-        "preset: ranvier\n"
-        "data:\n"
-        "  reader: idx\n"
-        "  root: %s\n"
-        "  classes: 4\n"
-        "  train: {inputs: train-images, labels: train-labels}\n"
-        "  test: {inputs: test-images, labels: test-labels}\n"
-        "  validation: 0.2\n"
-        "  normalize: {mean: 0.0, std: 1.0}\n"
+        "preset: ranvier\n" TINY_DATA "  normalize: {mean: 0.0, std: 1.0}\n"
         "\n"
         "encode: {kind: constant, steps: 6}\n"
         "network:\n"
