@@ -36,7 +36,8 @@ typedef enum learning { LEARN_NONE, LEARN_FREE, LEARN_TIED, LEARNINGS } learning
 typedef struct adjoint_tile {
     int cols;
     const float *param[RV_P_COUNT]; /* at the tile's first column, like all pointers here */
-    const float *h, *i, *a;         /* of t; i and a: zeros where not kept */
+    const float *back[RV_P_COUNT];
+    const float *h, *i, *a; /* of t; i and a: zeros where not kept */
     const uint16_t *s;
     const float *v_last, *i_last, *a_last;
     const float *slope, *gs, *gv, *gh;
@@ -67,7 +68,7 @@ RV_INLINE void adjoint_any(cell_fn cell, unsigned traits, rv_cpu_reset reset, bo
         uint32_t bits = spikes ? tile->s[at / RV_LANES] : 0;
         RV_INDEPENDENT for (int j = 0; j < RV_LANES; j++) {
             int u = at + j;
-            rv_unit p = rv_cpu_unit(tile->param, u), g;
+            rv_unit p = rv_cpu_unit(tile->back, u), g;
             rv_trace r = {.h = tile->h[u], .gv = tile->gv[u], .gh = tile->gh[u]};
             rv_carry c = {.v = tile->v[u]};
             if (current) c.i = tile->ci[u];
@@ -256,7 +257,7 @@ static void adjoint_tile_run(const adjoint_job *job, int t, int b, int col, int 
                          .gx = job->overwrite ? values_row(n->h, t, b) + col : gx,
                          .part = learns ? part : NULL};
     for (int p = 0; p < RV_P_COUNT; p++)
-        tile.param[p] = n->param[p] + col;
+        tile.param[p] = n->param[p] + col, tile.back[p] = n->back[p] + col;
     /* Rows end at page borders, where the processor's own prefetch stops. */
     for (int j = 0; b + 1 < n->B && j < cols; j += RV_LANES) {
         __builtin_prefetch(tile.h + n->h.ld + j, 1);
@@ -415,6 +416,7 @@ rv_status RV_CPU(neuron_backward)(rv_ctx *ctx, rv_queue *queue, const rv_neuron_
     size_t mark = rv_arena_mark(arena);
     const rv_neuron *neuron = n->neuron;
     rv_neuron_backward own = *n;
+    const float *back[RV_P_COUNT];
     int tiles = (n->ld + EVENT_TILE - 1) / EVENT_TILE, threads = rv_cpu_threads(ctx);
     /* the specialised step */
     learning learn = !neuron->learn ? LEARN_NONE : neuron->gain_tied ? LEARN_TIED : LEARN_FREE;
@@ -428,6 +430,9 @@ rv_status RV_CPU(neuron_backward)(rv_ctx *ctx, rv_queue *queue, const rv_neuron_
     (void)queue;
     if (job.traits & RV_HAS_SPIKES) job.slope = slopes[neuron->surrogate.kind];
     TRY(rv_cpu_params(neuron, n->param, n->ld, arena, own.param));
+    for (int p = 0; p < RV_P_COUNT; p++)
+        back[p] = n->back[p] ? n->back[p] : own.param[p];
+    TRY(rv_cpu_params(neuron, back, n->ld, arena, own.back));
     if (n->recurrent)
         TRY(recurrent_run(ctx, &job, arena));
     else

@@ -19,9 +19,10 @@ typedef struct delay_job {
     int n, ld, T;
     float *scratch; /* per worker: three unpacked rows */
     size_t scratch_floats;
-    int *born;    /* [T][B] the latest start at or before a step: nothing older is seen; or NULL */
-    double *sums; /* [T][c] of the delays' gradient */
-    float *later; /* [max+1][B][ld] adjoint of the ring, made here */
+    int *born; /* [T][B] the latest start at or before a step: nothing older is seen; or NULL */
+    const float *back; /* delays of the adjoint */
+    double *sums;      /* [T][c] of the delays' gradient */
+    float *later;      /* [max+1][B][ld] adjoint of the ring, made here */
 } delay_job;
 
 /* The taps of channel c: y[t] = near * x[t-k] + far * x[t-k-1]. */
@@ -29,8 +30,8 @@ typedef struct taps {
     int k;
     float near, far;
 } taps;
-static taps taps_of(const rv_delay *delay, int c) {
-    float d = delay->delay[c];
+static taps taps_of(const rv_delay *delay, const float *delays, int c) {
+    float d = delays[c];
     d = d > 0.0f ? d : 0.0f; /* an update may have stepped outside the range */
     d = d < (float)delay->max ? d : (float)delay->max;
     float whole = floorf(d);
@@ -82,7 +83,7 @@ static void forward_row(void *argument, int row, int worker) {
     float *near_row = job->scratch + (size_t)worker * job->scratch_floats, *far_row = near_row + n;
     float *y = values_row(job->y, t, b);
     for (int c = 0; c < job->delay->plane.c; c++) {
-        taps tap = taps_of(job->delay, c);
+        taps tap = taps_of(job->delay, job->delay->delay, c);
         size_t first = (size_t)c * (size_t)n;
         const float *x = past(job, t, t - tap.k, b, first, n, near_row);
         /* A whole delay copies bits exactly, whatever the older value is. */
@@ -149,7 +150,7 @@ out:
 static void gather(const delay_job *job, int s, int b, float *out) {
     int n = job->delay->plane.h * job->delay->plane.w;
     for (int c = 0; c < job->delay->plane.c; c++) {
-        taps tap = taps_of(job->delay, c);
+        taps tap = taps_of(job->delay, job->back, c);
         size_t first = (size_t)c * (size_t)n;
         int near_step = s + tap.k, far_step = near_step + 1;
         if (tap.far != 0.0f && far_step >= 0 && far_step < job->T && s >= born(job, far_step, b)) {
@@ -208,7 +209,7 @@ static void gradient_step(void *argument, int t, int worker) {
     float *near_row = job->scratch + (size_t)worker * job->scratch_floats, *far_row = near_row + n;
     double *sums = job->sums + (size_t)t * (size_t)channels;
     for (int c = 0; c < channels; c++) {
-        taps tap = taps_of(job->delay, c);
+        taps tap = taps_of(job->delay, job->delay->delay, c);
         size_t first = (size_t)c * (size_t)n;
         sums[c] = 0.0;
         for (int b = 0; b < job->y.B; b++) {
@@ -227,6 +228,7 @@ rv_status RV_CPU(delay_backward)(rv_ctx *ctx, rv_queue *queue, const rv_delay *d
     rv_status status = RV_OK;
     size_t mark = rv_arena_mark(arena), entries = (size_t)(delay->max + 1) * (size_t)g.B;
     delay_job job = {.delay = delay, .x = x, .y = g, .gx = gx, .add = add};
+    job.back = delay->back ? delay->back : delay->delay;
     int channels = delay->plane.c;
     (void)queue;
     TRY(delay_scratch(ctx, &job, arena));

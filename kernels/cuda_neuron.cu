@@ -185,8 +185,9 @@ static __device__ inline void state_before(const backward_args *a, unsigned trai
 
 /* One step of one unit; the parts of the parameters' gradients are left in g. */
 template <int kind>
-static __device__ inline float backward_step(const backward_args *a, const rv_unit *p, int t, int b,
-                                             int u, bool learns, rv_carry *c, rv_unit *g) {
+static __device__ inline float backward_step(const backward_args *a, const rv_unit *p,
+                                             const rv_unit *back, int t, int b, int u, bool learns,
+                                             rv_carry *c, rv_unit *g) {
     const rv_neuron_backward *n = &a->n;
     const unsigned traits = rv_neuron_traits(kind);
     rv_trace r = {};
@@ -201,7 +202,7 @@ static __device__ inline float backward_step(const backward_args *a, const rv_un
         r.slope = rv_surrogate_slope(a->neuron.surrogate.kind, r.h - rv_threshold(traits, p, r.a),
                                      a->neuron.surrogate.p);
     if (learns) state_before(a, traits, p, t, b, u, &r);
-    float gx = adjoint_of(kind, &a->neuron, p, &r, c, g);
+    float gx = adjoint_of(kind, &a->neuron, back, &r, c, g);
     if (starts_at(n->starts, n->B, t, b)) *c = {}; /* it owes nothing to step t-1 */
     if (a->overwrite) values_row(n->h, t, b)[u] = gx;
     if (n->held.data) values_row(n->held, 0, b)[u] += gx;
@@ -237,13 +238,13 @@ template <int kind> static __global__ void backward(backward_args a) {
     if (u >= n->ld) return;
     const size_t at = (size_t)b * (size_t)n->ld + (size_t)u;
     const bool real = u < n->n;
-    const rv_unit p = unit_at(n->param, real ? u : 0);
+    const rv_unit p = unit_at(n->param, real ? u : 0), back = unit_at(n->back, real ? u : 0);
     rv_carry c = {};
     rv_unit g; /* asked for by the equations, wanted by nobody */
     if (real) c = carry_load(n, traits, at);
     for (int t = n->T - 1; t >= 0; t--) {
         if (real)
-            (void)backward_step<kind>(&a, &p, t, b, u, false, &c, &g);
+            (void)backward_step<kind>(&a, &p, &back, t, b, u, false, &c, &g);
         else
             backward_pad(&a, t, b, u);
     }
@@ -257,7 +258,7 @@ template <int kind> static __global__ void backward_learn(backward_args a) {
     const int u = (int)item_index();
     if (u >= n->ld) return;
     const bool real = u < n->n;
-    const rv_unit p = unit_at(n->param, real ? u : 0);
+    const rv_unit p = unit_at(n->param, real ? u : 0), back = unit_at(n->back, real ? u : 0);
     for (int t = n->T - 1; t >= 0; t--)
         for (int b = 0; b < n->B; b++) {
             const size_t at = (size_t)b * (size_t)n->ld + (size_t)u;
@@ -265,7 +266,7 @@ template <int kind> static __global__ void backward_learn(backward_args a) {
             rv_unit g = {};
             if (real) {
                 c = carry_load(n, traits, at);
-                (void)backward_step<kind>(&a, &p, t, b, u, true, &c, &g);
+                (void)backward_step<kind>(&a, &p, &back, t, b, u, true, &c, &g);
             } else {
                 backward_pad(&a, t, b, u);
             }
@@ -287,6 +288,8 @@ rv_status rv_cuda_neuron_backward(rv_ctx *ctx, rv_queue *queue, const rv_neuron_
     PASS(rv_cuda_enter(ctx));
     a.neuron = *n->neuron;
     a.n = *n;
+    for (int p = 0; p < RV_P_COUNT; p++)
+        if (!n->back[p]) a.n.back[p] = n->param[p];
     a.overwrite = !n->held.data;
     switch (a.neuron.kind) {
 #define BACKWARD_CASE(name, traits, parameters, sentence, source)                                  \

@@ -136,7 +136,8 @@ typedef struct rv_neuron_forward {
 typedef struct rv_neuron_backward {
     const rv_neuron *neuron;
     int T, B, n, ld;
-    const float *param[RV_P_COUNT];
+    const float *param[RV_P_COUNT]; /* as forward had them: slopes, membranes */
+    const float *back[RV_P_COUNT];  /* in the adjoint's equations; NULL: that of `param` */
     rv_values h, i, a; /* tape planes; h is overwritten by the adjoint of x, but where `held` is
                         * wanted and nothing recurs it is left alone */
     rv_values gs;      /* adjoint of the spikes, or data NULL */

@@ -59,10 +59,11 @@ typedef struct rv_norm {
 typedef struct rv_delay {
     rv_plane plane;
     int max;
-    const float *delay;     /* [c] */
+    const float *delay;     /* [c], as forward had them */
     const uint32_t *starts; /* as of neurons: nothing from before a start is seen; or NULL */
     float *ring;            /* state before (forward: in and out; backward: as forward found it) */
     float *ring_adjoint;
+    const float *back; /* [c] those that move the adjoint; NULL: delay */
 } rv_delay;
 
 #endif

@@ -8,8 +8,9 @@
  * Version j of a stage: its weights after j updates of its own. Sample i (a micro-batch, or in
  * modes that update once a batch a batch) makes update i, which turns version i into version i+1.
  * Its forward reads version max(from, i-D), where `from` is the first asynchronous update. Backward
- * weights enter nothing but the adjoints of the inputs of maps; the rest of backward uses what
- * forward used. Formulas: tests/golden/README_schedules.md, section 1.
+ * weights multiply or move the adjoint on its way back (rv_pass.back) and enter nothing else;
+ * slopes and gradients are made from what forward used. Formulas: tests/golden/README_schedules.md,
+ * section 1.
  */
 #ifndef RV_PIPELINE_DELAY_H
 #define RV_PIPELINE_DELAY_H

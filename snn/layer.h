@@ -191,6 +191,11 @@ static inline rv_signal *rv_pass_output(const rv_pass *pass, const rv_layer *lay
 static inline rv_values rv_pass_adjoint(const rv_pass *pass, const rv_layer *layer) {
     return pass->tape->adjoint[layer->index + 1];
 }
+/* Weights that carry the adjoint back. Slopes, membranes and gradients are made from what forward
+ * saw, pass->version. */
+static inline const rv_version *rv_pass_back(const rv_pass *pass) {
+    return pass->back ? pass->back : pass->version;
+}
 /* Where the adjoint of input k goes: *add tells whether a later consumer has been there before.
  * out->data NULL: nobody wants it. */
 RV_CHECKED rv_status rv_pass_adjoint_in(rv_pass *pass, const rv_layer *layer, int k, rv_values *out,

@@ -142,7 +142,7 @@ static rv_status conv_forward(rv_pass *pass, const rv_layer *layer) {
 /* The adjoint of the input; that of the weights waits for W, which may run later. */
 static rv_status conv_backward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
-    rv_conv conv = conv_of(pass->back ? pass->back : pass->version, layer);
+    rv_conv conv = conv_of(rv_pass_back(pass), layer);
     rv_values g = rv_pass_adjoint(pass, layer), gx;
     bool add;
     if (!g.data) return RV_OK;

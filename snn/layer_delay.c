@@ -96,12 +96,16 @@ static void delay_discard(rv_version *version, const rv_layer *layer) {
 }
 
 /* The ring is set by the caller: F works on the state, B on what F found. */
+static const float *delays_in(const rv_version *version, const rv_layer *layer) {
+    const float *learned = rv_version_tensor(version, layer, DELAY);
+    return learned ? learned : version->derived[layer->index].params;
+}
 static rv_delay delay_of(const rv_pass *pass, const rv_layer *layer) {
     const delay_plan *plan = layer->plan;
-    const float *learned = rv_version_tensor(pass->version, layer, DELAY);
     return (rv_delay){.plane = plan->plane,
                       .max = plan->max,
-                      .delay = learned ? learned : pass->version->derived[layer->index].params};
+                      .delay = delays_in(pass->version, layer),
+                      .back = delays_in(rv_pass_back(pass), layer)};
 }
 
 static rv_status delay_forward(rv_pass *pass, const rv_layer *layer) {

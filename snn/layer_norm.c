@@ -111,6 +111,7 @@ static rv_status norm_backward(rv_pass *pass, const rv_layer *layer) {
     rv_values g = rv_pass_adjoint(pass, layer), gx;
     bool add;
     if (!g.data) return RV_OK;
+    norm.gamma = rv_version_tensor(rv_pass_back(pass), layer, WEIGHT);
     TRY(rv_pass_adjoint_in(pass, layer, 0, &gx, &add));
     TRY(pass->device->ops->norm_backward(
         pass->device->ctx, pass->queue, &norm, rv_pass_input(pass, layer, 0)->values, g, gx, add,

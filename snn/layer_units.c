@@ -289,15 +289,19 @@ static rv_status scale_derive(rv_version *version, const rv_layer *layer, int ro
                            &options->factor);
 }
 
-static rv_status scale_op(rv_pass *pass, const rv_layer *layer, const rv_signal *x, rv_values y,
-                          bool add) {
+static rv_status scale_op(rv_pass *pass, const rv_version *version, const rv_layer *layer,
+                          const rv_signal *x, rv_values y, bool add) {
     return pass->device->ops->scale(pass->device->ctx, pass->queue, x,
-                                    pass->version->derived[layer->index].params, y, add,
-                                    pass->arena);
+                                    version->derived[layer->index].params, y, add, pass->arena);
 }
 static rv_status scale_forward(rv_pass *pass, const rv_layer *layer) {
-    return scale_op(pass, layer, rv_pass_input(pass, layer, 0), rv_pass_output(pass, layer)->values,
-                    false);
+    return scale_op(pass, pass->version, layer, rv_pass_input(pass, layer, 0),
+                    rv_pass_output(pass, layer)->values, false);
+}
+
+static rv_status scale_carry(rv_pass *pass, const rv_layer *layer, const rv_signal *x, rv_values y,
+                             bool add) {
+    return scale_op(pass, rv_pass_back(pass), layer, x, y, add);
 }
 
 /* The sums of all chunks, complete at t0 = 0, onto the numbers as stored; blocks of 256. */
@@ -327,7 +331,7 @@ static rv_status scale_backward(rv_pass *pass, const rv_layer *layer) {
             scale_gradient(layer, sums, options->factor.count,
                            rv_pass_gradient(pass, layer, FACTOR));
     }
-    TRY(unit_backward(pass, layer, scale_op));
+    TRY(unit_backward(pass, layer, scale_carry));
 out:
     return status;
 }

@@ -73,7 +73,7 @@ static rv_status linear_forward(rv_pass *pass, const rv_layer *layer) {
  * has the most inputs. */
 static rv_status linear_backward(rv_pass *pass, const rv_layer *layer) {
     rv_status status = RV_OK;
-    rv_map map = rv_linear_map(pass->back ? pass->back : pass->version, layer);
+    rv_map map = rv_linear_map(rv_pass_back(pass), layer);
     rv_values g = rv_pass_adjoint(pass, layer), gx;
     bool add;
     int source = layer->input[0];

@@ -57,9 +57,9 @@ out:
 }
 
 /* A learned scalar and a constant look alike to the ops: arrays of ld floats. */
-static void param_arrays(const rv_pass *pass, const rv_layer *layer,
+static void param_arrays(const rv_version *version, const rv_layer *layer,
                          const float *param[RV_P_COUNT]) {
-    const float *all = pass->version->derived[layer->index].params;
+    const float *all = version->derived[layer->index].params;
     for (int p = 0; p < RV_P_COUNT; p++)
         param[p] = all + (size_t)p * (size_t)layer->ld;
 }
@@ -86,7 +86,7 @@ static rv_status neuron_forward(rv_pass *pass, const rv_layer *layer) {
         .s = rv_pass_output(pass, layer)->spikes,
         .state = state_of(pass->state, layer),
     };
-    param_arrays(pass, layer, n.param);
+    param_arrays(pass->version, layer, n.param);
     TRY(rv_pass_starts(pass, &n.starts));
     TRY(keep_before(pass, layer));
     /* One of the two: a recurrent layer is never fused. */
@@ -132,7 +132,7 @@ static rv_status parts_backward(rv_pass *pass, const rv_layer *map_layer,
                                 const rv_neuron_backward *n) {
     rv_status status = RV_OK;
     const rv_device *device = pass->device;
-    const rv_map map = rv_linear_map(pass->back ? pass->back : pass->version, map_layer);
+    const rv_map map = rv_linear_map(rv_pass_back(pass), map_layer);
     const rv_values g = rv_pass_adjoint(pass, map_layer);
     size_t step = (size_t)n->B * (size_t)n->ld;
     int most = step < PART_FLOATS ? (int)(PART_FLOATS / step) : 1;
@@ -183,7 +183,8 @@ static rv_status neuron_backward(rv_pass *pass, const rv_layer *layer) {
                    .last = layer->recurrent ? frame_before(pass, layer) : NULL},
         .adjoint = state_of(pass->adjoint, layer),
     };
-    param_arrays(pass, layer, n.param);
+    param_arrays(pass->version, layer, n.param);
+    if (plan->learned) param_arrays(rv_pass_back(pass), layer, n.back);
     if (layer->spikes)
         n.gs = adjoint;
     else
@@ -195,7 +196,7 @@ static rv_status neuron_backward(rv_pass *pass, const rv_layer *layer) {
             n.grad[p] = rv_state_slot(pass->adjoint, layer, STATE_GRAD) +
                         (size_t)plan->param[p].grad * (size_t)layer->ld;
     }
-    if (layer->recurrent) map = rv_neuron_map(pass->version, layer), n.recurrent = &map;
+    if (layer->recurrent) map = rv_neuron_map(rv_pass_back(pass), layer), n.recurrent = &map;
     if (!in_place) TRY(rv_pass_adjoint_in(pass, layer, 0, &gx, &add));
     if (held) n.held = gx;
     size_t mark = rv_arena_mark(pass->arena);

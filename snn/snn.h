@@ -182,7 +182,9 @@ typedef struct rv_pass {
     int first, last;
     int layer; /* out: the one that ran last, for messages */
     const rv_version *version;
-    /* B: weights of maps in the adjoint of their input; NULL: `version`, as everything else. */
+    /* B: whatever multiplies or moves the adjoint on its way back: weights of products, recurrent
+     * ones too, factors, delays, decays of neurons. Slopes, membranes and gradients belong to what
+     * forward saw, `version`. NULL: `version` for all. */
     const rv_version *back;
     rv_state *state;   /* F: in and out */
     rv_state *adjoint; /* B: in and out */

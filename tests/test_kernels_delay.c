@@ -43,7 +43,7 @@ static outcome run_ops(const rv_device *device, const rv_signal *x, rv_values g,
     outcome o = {
         test_empty(T, B, N, false), test_empty(T, B, N, false), test_values(T, B, N, false, &seed),
         test_floats(ring),          test_floats(ring),          test_floats(C)};
-    rv_delay delay = {plane, MAX, delays, NULL, o.ring, o.ring_adjoint};
+    rv_delay delay = {plane, MAX, delays, NULL, o.ring, o.ring_adjoint, NULL};
     for (int k = 0; k < chunks; k++) {
         rv_signal xc = test_signal_steps(*x, border[k], border[k + 1]);
         before[k] = test_floats(ring);
@@ -166,7 +166,7 @@ static void delay_of_a_held_input_sums_its_adjoint(void **state) {
     rv_values y = test_empty(T, B, N, false);
     size_t ring = (size_t)(MAX + 1) * B * (size_t)rv_round_up(N, RV_LANES);
     float *a = test_floats(ring), *b_ring = test_floats(ring);
-    rv_delay delay = {plane, MAX, delays, NULL, a, b_ring};
+    rv_delay delay = {plane, MAX, delays, NULL, a, b_ring, NULL};
     CHECK(device.ops->delay_backward(device.ctx, NULL, &delay, &x, g, gx, false, NULL, &arena));
     CHECK(device.ops->delay_forward(device.ctx, NULL, &delay, &x, y, &arena));
     for (int b = 0; b < B; b++)

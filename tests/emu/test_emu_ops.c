@@ -181,6 +181,7 @@ static neuron_end neuron_run(place *p, const neuron_case *c) {
                             .before = put_state(p, c, start.data, last.bits),
                             .adjoint = put_state(p, c, start.data, last.bits)};
     memcpy(b.param, param, sizeof param);
+    if (c->starts) b.back[RV_P_BETA] = param[RV_P_GAIN], b.back[RV_P_GAIN] = param[RV_P_BETA];
     if (rv_neuron_spikes(&c->neuron)) b.gs = put_values(p, g);
     for (int k = 0; k < RV_P_COUNT; k++)
         b.grad[k] = end.grad[k] = put(p, NULL, (size_t)ld * sizeof(float));
