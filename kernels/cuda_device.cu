@@ -182,9 +182,8 @@ rv_status rv_cuda_queue_sync(rv_ctx *ctx, rv_queue *queue) {
 }
 
 /* ---- ops that are not there yet ------------------------------------------------------------- */
-enum { CONV, POOL, NORM, DELAY, SCALE, DROPOUT, THRESHOLD };
-static const char *const missing[] = {
-    "convolution", "pooling", "batch normalisation", "delays", "scale", "dropout", "threshold"};
+enum { CONV, DELAY };
+static const char *const missing[] = {"convolution", "delays"};
 
 /* One function for each signature; the first argument is all it needs. */
 template <int what, class... Rest> static rv_status refuse(rv_ctx *ctx, Rest...) {
@@ -202,18 +201,14 @@ static rv_ops make_ops(void) {
     ops.abi = 1, ops.struct_size = sizeof ops;
     ops.name = RV_PLUGIN_NAME;
     ops.apart = true;
+    ops.lacks = "convolution, delays, recurrent neurons";
 #define RV_CUDA_FILL(op) ops.op = rv_cuda_##op;
     RV_CUDA_OPS(RV_CUDA_FILL)
 #undef RV_CUDA_FILL
     ops.conv_pack = refuse<CONV>, ops.conv_unpack = unpack_nothing;
     ops.conv_forward = refuse<CONV>, ops.conv_backward = refuse<CONV>;
     ops.conv_weight = refuse<CONV>;
-    ops.pool_forward = refuse<POOL>, ops.pool_backward = refuse<POOL>;
-    ops.norm_forward = refuse<NORM>, ops.norm_backward = refuse<NORM>;
     ops.delay_forward = refuse<DELAY>, ops.delay_backward = refuse<DELAY>;
-    ops.scale = refuse<SCALE>, ops.scale_weight = refuse<SCALE>;
-    ops.dropout = refuse<DROPOUT>;
-    ops.threshold_forward = refuse<THRESHOLD>, ops.threshold_backward = refuse<THRESHOLD>;
     return ops;
 }
 static const rv_ops ops_table = make_ops();

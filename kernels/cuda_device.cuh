@@ -35,7 +35,9 @@
     X(close) X(alloc) X(free) X(copy) X(zero)                                                      \
     X(queue_create) X(queue_destroy) X(queue_record) X(queue_wait) X(event_destroy) X(queue_sync)  \
     X(map_pack) X(map_unpack) X(map_forward) X(map_neuron_forward) X(map_backward) X(map_weight)   \
-    X(neuron_forward) X(neuron_backward) X(copy_units)                                             \
+    X(neuron_forward) X(neuron_backward) X(norm_forward) X(norm_backward)                          \
+    X(pool_forward) X(pool_backward) X(scale) X(scale_weight) X(copy_units) X(dropout)             \
+    X(threshold_forward) X(threshold_backward)                                                     \
     X(optim_update) X(norm2) X(readout_fold) X(readout_spread) X(encode_rate) X(count_spikes)
 /* clang-format on */
 #define RV_CUDA_DECLARE(op) std::remove_pointer_t<decltype(rv_ops::op)> rv_cuda_##op;
@@ -99,6 +101,10 @@ static __device__ inline size_t item_index(void) {
 }
 static __host__ __device__ inline int values_frames(rv_values v) {
     return v.stride_t ? v.T : 1;
+}
+static __host__ __device__ inline int signal_frames(const rv_signal *x) {
+    if (!x->spikes.bits) return values_frames(x->values);
+    return x->spikes.stride_t ? x->spikes.T : 1;
 }
 static __host__ __device__ inline float *values_row(rv_values v, int t, int b) {
     return v.data + (size_t)t * v.stride_t + (size_t)b * (size_t)v.ld;

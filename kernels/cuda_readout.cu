@@ -1,4 +1,4 @@
-/* Readouts of the output layer (readout.h), and copies of units between views. */
+/* Readouts of the output layer (readout.h). */
 #include "kernels/cuda_device.cuh"
 #include "kernels/readout.h"
 
@@ -47,48 +47,4 @@ rv_status rv_cuda_readout_spread(rv_ctx *ctx, rv_queue *queue, const rv_course *
     RV_LAUNCH(spread, rv_cuda_grid((size_t)g.T * (size_t)g.B * (size_t)g.ld), RV_CUDA_BLOCK,
               rv_cuda_stream(ctx, queue), course, one, gradient, span, g);
     return rv_cuda_check(ctx, cudaGetLastError(), "the slope of a readout");
-}
-
-/* ---- copies -------------------------------------------------------------------------------- */
-struct copy_args {
-    rv_signal x;
-    int offset_x;
-    rv_values y;
-    int offset_y, count, columns; /* columns: with the padding, where that is written */
-    int frames_x, frames_y;
-    bool add;
-};
-
-/* A frame of y per row of threads: one step of x, or, of a single frame, the sum of its steps, t
- * descending. */
-static __global__ void copy(copy_args a) {
-    size_t i = item_index();
-    int u = (int)(i % (size_t)a.columns), row = (int)(i / (size_t)a.columns);
-    int t = row / a.y.B, b = row % a.y.B;
-    if (t >= a.frames_y) return;
-    float *to = values_row(a.y, t, b) + a.offset_y + u;
-    if (u >= a.count) {
-        *to = 0;
-        return;
-    }
-    int first = a.frames_y == 1 ? a.frames_x - 1 : t, last = a.frames_y == 1 ? 0 : t;
-    float sum = a.add ? *to : 0;
-    for (int from = first; from >= last; from--) {
-        float value = signal_at(&a.x, from, b, a.offset_x + u);
-        sum = a.add || from < first ? sum + value : value;
-    }
-    *to = sum;
-}
-
-/* Padding is written where the copy reaches the end of the row and replaces what was there. */
-rv_status rv_cuda_copy_units(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, int offset_x,
-                             rv_values y, int offset_y, int count, bool add) {
-    copy_args a = {*x, offset_x, y, offset_y, count, count, 0, values_frames(y), add};
-    bool pads = offset_y + count == y.n && !add;
-    a.frames_x = x->values.data ? values_frames(x->values) : x->spikes.stride_t ? x->spikes.T : 1;
-    if (pads) a.columns = y.ld - offset_y;
-    PASS(rv_cuda_enter(ctx));
-    RV_LAUNCH(copy, rv_cuda_grid((size_t)a.frames_y * (size_t)y.B * (size_t)a.columns),
-              RV_CUDA_BLOCK, rv_cuda_stream(ctx, queue), a);
-    return rv_cuda_check(ctx, cudaGetLastError(), "copying units");
 }

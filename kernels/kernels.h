@@ -182,8 +182,9 @@ typedef struct rv_ctx rv_ctx; /* a device's own data */
 
 typedef struct rv_ops {
     uint32_t abi, struct_size;
-    const char *name; /* "cpu" */
-    bool apart;       /* what the host allocated must be copied to the device before ops read it */
+    const char *name;  /* "cpu" */
+    bool apart;        /* what the host allocated must be copied to the device before ops read it */
+    const char *lacks; /* layers it has no kernels for, which ops refuse (RV_CONFIG); NULL: none */
 
     void (*close)(rv_ctx *ctx);
     /* Memory of the device, 64-byte aligned, zeroed. copy: the flags say what is memory the host

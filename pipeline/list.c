@@ -109,9 +109,11 @@ static bool device_row(json_t *rows, const char *kind, int index) {
     snprintf(name, sizeof name, cpu ? "%s" : "%s:%d", kind, index);
     if (status == RV_OK)
         json_array_append_new(
-            rows, json_pack("{s:s, s:b, s:s, s:o, s:s}", "name", name, "available", 1, "isa",
+            rows, json_pack("{s:s, s:b, s:s, s:o, s:s+}", "name", name, "available", 1, "isa",
                             cpu ? rv_isa_name(rv_device_isa(&device)) : device.ops->name, "threads",
-                            cpu ? json_integer(rv_host_threads()) : json_null(), "sentence", ""));
+                            cpu ? json_integer(rv_host_threads()) : json_null(), "sentence",
+                            device.ops->lacks ? "no kernels for " : "",
+                            device.ops->lacks ? device.ops->lacks : ""));
     else if (index == 0)
         json_array_append_new(rows,
                               json_pack("{s:s, s:b, s:n, s:n, s:s}", "name", name, "available", 0,

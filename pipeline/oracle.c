@@ -54,8 +54,9 @@ rv_status rv_oracle_create(const rv_oracle_desc *desc, rv_oracle **out) {
                            (void **)&o->gradient));
     TRY(device->ops->alloc(device->ctx, sizeof(float) * net->n_trained, "gradient",
                            (void **)&o->part));
-    TRY(rv_alloc((size_t)M * (size_t)T * rv_net_statistics(net), sizeof *o->statistics,
-                 "running statistics", &o->statistics));
+    TRY(device->ops->alloc(device->ctx,
+                           sizeof(float) * (size_t)M * (size_t)T * rv_net_statistics(net),
+                           "running statistics", (void **)&o->statistics));
     TRY(rv_alloc(net->n_all, sizeof *block, "initial weights", &block));
     TRY(rv_net_init(net, block));
     TRY(rv_oracle_write(o, block));
@@ -70,7 +71,7 @@ out:
 void rv_oracle_destroy(rv_oracle *o) {
     if (!o) return;
     rv_arena_finish(&o->arena);
-    rv_free(o->statistics);
+    o->desc.device->ops->free(o->desc.device->ctx, o->statistics);
     o->desc.device->ops->free(o->desc.device->ctx, o->part);
     o->desc.device->ops->free(o->desc.device->ctx, o->gradient);
     rv_loss_destroy(o->loss);

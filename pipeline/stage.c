@@ -114,6 +114,7 @@ out:
 static rv_status make_scratch(rv_stage *stage) {
     rv_status status = RV_OK;
     const rv_net *net = stage->desc.net;
+    const rv_device *device = stage->desc.device;
     const rv_train_desc *train = stage->desc.train;
     int most = stage->before.count > stage->after.count ? stage->before.count : stage->after.count;
     size_t views = (size_t)most + 1;
@@ -123,8 +124,10 @@ static rv_status make_scratch(rv_stage *stage) {
     TRY(rv_alloc((size_t)net->tensor_count + 1, sizeof *stage->norm, "norms", &stage->norm));
     /* Not scratch: filled by F and kept for U, which applies those of all micro-batches in
      * order. */
-    TRY(rv_alloc((size_t)train->micro_batches * (size_t)net->desc->steps * rv_net_statistics(net),
-                 sizeof *stage->statistics, "running statistics", &stage->statistics));
+    TRY(device->ops->alloc(device->ctx,
+                           sizeof(float) * (size_t)train->micro_batches * (size_t)net->desc->steps *
+                               rv_net_statistics(net),
+                           "running statistics", (void **)&stage->statistics));
 out:
     return status;
 }
@@ -162,7 +165,7 @@ out:
 void rv_stage_destroy(rv_stage *stage) {
     if (!stage) return;
     rv_arena_finish(&stage->arena);
-    rv_free(stage->statistics);
+    stage->desc.device->ops->free(stage->desc.device->ctx, stage->statistics);
     rv_free(stage->norm);
     rv_free(stage->g_after);
     rv_free(stage->g_before);

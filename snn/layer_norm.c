@@ -3,8 +3,6 @@
  * of every step go to pass->statistics, and U moves the running ones, micro-batches then steps
  * ascending, so that a pipeline's order of items cannot matter.
  */
-#include <string.h>
-
 #include "snn/layers.h"
 
 const rv_spec rv_batch_norm_specs[] = {
@@ -79,16 +77,22 @@ static rv_norm norm_of(const rv_pass *pass, const rv_layer *layer) {
 }
 
 /* Rows [t0, t1) of the micro-batch's statistics; a held input has the same at every step, those of
- * a sequence stand in row 0. */
-static void keep_statistics(const rv_pass *pass, const rv_layer *layer, const rv_norm *norm) {
-    size_t c = (size_t)norm->plane.c;
-    int last = layer->held ? pass->net->desc->steps : pass->t1;
-    for (int t = pass->t0; t < (norm->sequence ? 1 : last); t++) {
-        float *row = pass->statistics + (size_t)t * rv_net_statistics(pass->net) + layer->statistic;
-        size_t at = layer->held ? 0 : (size_t)(t - pass->t0) * c;
-        memcpy(row, norm->mean + at, c * sizeof *row);
-        memcpy(row + c, norm->var + at, c * sizeof *row);
+ * a sequence stand in row 0. Copied by the device, in the order of its queue: the tape may serve
+ * another micro-batch before U reads them. */
+static rv_status keep_statistics(const rv_pass *pass, const rv_layer *layer, const rv_norm *norm) {
+    rv_status status = RV_OK;
+    int c = norm->plane.c, end = layer->held ? pass->net->desc->steps : pass->t1;
+    int rows = norm->sequence ? 1 : end - pass->t0;
+    size_t row = rv_net_statistics(pass->net);
+    float *to = pass->statistics + (size_t)pass->t0 * row + layer->statistic;
+    float *const from[] = {norm->mean, norm->var};
+    for (int k = 0; k < 2 && rows > 0; k++, to += c) {
+        const rv_signal x = {.values = {from[k], rows, 1, c, c, layer->held ? 0 : (size_t)c}};
+        const rv_values y = {to, rows, 1, c, c, row};
+        TRY(pass->device->ops->copy_units(pass->device->ctx, pass->queue, &x, 0, y, 0, c, false));
     }
+out:
+    return status;
 }
 
 /* Outside training the running statistics are used, and nothing is left for U. */
@@ -99,7 +103,7 @@ static rv_status norm_forward(rv_pass *pass, const rv_layer *layer) {
     TRY(pass->device->ops->norm_forward(pass->device->ctx, pass->queue, &norm,
                                         rv_pass_input(pass, layer, 0)->values,
                                         rv_pass_output(pass, layer)->values, pass->arena));
-    if (pass->training && pass->statistics) keep_statistics(pass, layer, &norm);
+    if (pass->training && pass->statistics) TRY(keep_statistics(pass, layer, &norm));
 out:
     return status;
 }

@@ -327,9 +327,11 @@ static rv_status scale_backward(rv_pass *pass, const rv_layer *layer) {
     if (g.data && sums) {
         TRY(pass->device->ops->scale_weight(pass->device->ctx, pass->queue,
                                             rv_pass_input(pass, layer, 0), g, sums, pass->arena));
-        if (pass->t0 == 0)
+        if (pass->t0 == 0) {
+            TRY(rv_pass_sync(pass)); /* the host adds them up */
             scale_gradient(layer, sums, options->factor.count,
                            rv_pass_gradient(pass, layer, FACTOR));
+        }
     }
     TRY(unit_backward(pass, layer, scale_carry));
 out:

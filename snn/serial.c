@@ -57,8 +57,9 @@ rv_status rv_serial_create(const rv_serial_desc *desc, rv_serial **out) {
     TRY(s->device->ops->alloc(s->device->ctx, sizeof(float) * net->n_trained, "gradient",
                               (void **)&s->gradient));
     TRY(rv_net_check_chunks(net, C));
-    TRY(rv_alloc((size_t)M * (size_t)T * rv_net_statistics(net), sizeof *s->statistics,
-                 "running statistics", &s->statistics));
+    TRY(s->device->ops->alloc(s->device->ctx,
+                              sizeof(float) * (size_t)M * (size_t)T * rv_net_statistics(net),
+                              "running statistics", (void **)&s->statistics));
     *out = s;
     s = NULL;
 out:
@@ -70,7 +71,7 @@ out:
 void rv_serial_destroy(rv_serial *s) {
     if (!s) return;
     rv_arena_finish(&s->arena);
-    rv_free(s->statistics);
+    s->device->ops->free(s->device->ctx, s->statistics);
     s->device->ops->free(s->device->ctx, s->gradient);
     rv_optimizer_destroy(s->optimizer);
     rv_loss_destroy(s->loss);

@@ -194,7 +194,8 @@ typedef struct rv_pass {
     const rv_batch *batch; /* rows [row, row + B) are this micro-batch */
     int row;
     bool training; /* dropout and batch statistics on */
-    /* F in training, out: [net steps][rv_net_statistics] of the micro-batch; NULL: not wanted. */
+    /* F in training, out: [net steps][rv_net_statistics] of the micro-batch, in memory of the
+     * device; NULL: not wanted. */
     float *statistics;
     /* F once more, on a tape whose other layers are there: those that this policy recomputes. */
     const uint8_t *again; /* NULL: all layers */

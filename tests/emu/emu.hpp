@@ -127,11 +127,12 @@ inline uint32_t ballot(uint32_t mask, bool value, const char *file, int line) {
     return bits;
 }
 template <class T> T shuffle(uint32_t mask, T value, int lane, const char *file, int line) {
-    static_assert(sizeof(T) == 4, "words only");
-    uint32_t word;
-    memcpy(&word, &value, sizeof word);
-    word = meet(mask, word, lane & 31, nullptr, file, line);
-    memcpy(&value, &word, sizeof word);
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "whole words only");
+    uint32_t words[sizeof(T) / 4];
+    memcpy(words, &value, sizeof words);
+    for (uint32_t &word : words) /* lanes meet once for each, in turn */
+        word = meet(mask, word, lane & 31, nullptr, file, line);
+    memcpy(&value, words, sizeof words);
     return value;
 }
 } // namespace emu

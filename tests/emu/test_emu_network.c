@@ -67,6 +67,37 @@ static void bench_deep_in_two_stages_on_two_devices_gives_the_bits_of_one(void *
                   "network.fc4.units=" DEEP));
 }
 
+/* Batch normalisation and dropout; running statistics are among the numbers compared. */
+static void fashion_fc_in_two_stages_on_two_devices_gives_the_bits_of_one(void **state) {
+    (void)state;
+    if (access(FASHION, R_OK) != 0) skip();
+    same_bits(RUN("verify", recipe("fashion_fc"), "--json", "--device", "emu:0,1", "--stages", "2",
+                  "--chunks", "2", "--micro-batches", "2", "--steps", "2", "--set", "train.batch=6",
+                  "--set", "encode.steps=5", "--set", "network.hidden.units=" WIDE));
+}
+
+/* Pools, normalisation over planes and over a sequence, joins, trained factors, thresholds. */
+static void layers_without_products_give_the_bits_of_one_device(void **state) {
+    (void)state;
+    static const char *const networks[] = {
+        "network=[{name: mean, kind: avg_pool, kernel_size: 2, from: [input]},"
+        "{name: most, kind: max_pool, kernel_size: 2, from: [input]},"
+        "{name: both, kind: concat, from: [mean, most]}, {name: level, kind: batch_norm},"
+        "{name: fire, kind: threshold, threshold: 0.5},"
+        "{name: more, kind: sum_pool, kernel_size: 2}, {name: flat, kind: flatten},"
+        "{name: hidden, kind: linear, units: 40}, {name: hidden_lif, kind: lif},"
+        "{name: out, kind: linear, units: 4}, {name: lif, kind: lif}]",
+        "network=[{name: a, kind: linear, units: 20}, {name: b, kind: linear, units: 20, from: "
+        "[input]}, {name: sum, kind: add, from: [a, b]}, {name: level, kind: batch_norm, "
+        "statistics: sequence}, {name: gain, kind: scale, factor: 1.5}, {name: hidden, kind: lif}, "
+        "{name: drop, kind: dropout}, {name: out, kind: linear, units: 4}, {name: lif, kind: lif}]",
+    };
+    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
+        same_bits(RUN("verify", "recipe.yaml", "--json", "--device", "emu:2,5", "--stages", "2",
+                      "--chunks", i == 0 ? "3" : "1", "--micro-batches", "2", "--set", networks[i],
+                      "--set", i == 0 ? "encode.kind=rate" : "encode.kind=constant"));
+}
+
 /* More stages than devices: they go round. Everything that is no longer the default. */
 static void other_encoders_losses_and_optimisers_give_the_bits_of_one_device(void **state) {
     (void)state;
@@ -133,6 +164,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bench_fc_in_two_stages_on_two_devices_gives_the_bits_of_one),
         cmocka_unit_test(bench_deep_in_two_stages_on_two_devices_gives_the_bits_of_one),
+        cmocka_unit_test(fashion_fc_in_two_stages_on_two_devices_gives_the_bits_of_one),
+        cmocka_unit_test(layers_without_products_give_the_bits_of_one_device),
         cmocka_unit_test(other_encoders_losses_and_optimisers_give_the_bits_of_one_device),
         cmocka_unit_test(training_on_two_devices_learns_and_its_model_serves_the_cpu),
         cmocka_unit_test(what_cannot_run_is_refused_with_its_reason),

@@ -3,95 +3,10 @@
  * several orders of threads. Event products, neurons, spikes, readouts, encoders and optimisers
  * give the same bits; dense products stay within 1e-6 of the sum of the sizes of their terms.
  */
-#include "tests/ops.h"
+#include "tests/emu/places.h"
 
 #include "kernels/neuron.h"
 #include "kernels/surrogate.h"
-
-enum { BUFFERS = 48 };
-
-/* A device under test and the memory a case has on it. */
-typedef struct place {
-    rv_device device;
-    rv_arena arena;
-    void *memory[BUFFERS];
-    int count;
-} place;
-
-/* [0] the CPU, [1] the emulated GPU; a case fills both alike. */
-static place places[2];
-
-static int open_both(void **state) {
-    (void)state;
-    const char *const names[] = {"cpu", "emu:1"};
-    for (int d = 0; d < 2; d++) {
-        CHECK(rv_device_open(names[d], RV_ISA_AUTO, 1, &places[d].device));
-        places[d].arena.memory = rv_device_memory(&places[d].device);
-    }
-    return 0;
-}
-
-static int close_both(void **state) {
-    (void)state;
-    for (int d = 0; d < 2; d++) {
-        rv_arena_finish(&places[d].arena);
-        rv_device_close(&places[d].device);
-    }
-    return 0;
-}
-
-/* Between cases. */
-static void clear(void) {
-    for (int d = 0; d < 2; d++) {
-        place *p = &places[d];
-        for (; p->count > 0; p->count--)
-            p->device.ops->free(p->device.ctx, p->memory[p->count - 1]);
-        rv_arena_reset(&p->arena);
-    }
-}
-
-/* A copy of host memory on the device; NULL gives zeros. */
-static void *put(place *p, const void *from, size_t bytes) {
-    void *to = NULL;
-    assert_true(p->count < BUFFERS);
-    CHECK(p->device.ops->alloc(p->device.ctx, bytes, "test", &to));
-    p->memory[p->count++] = to;
-    if (from) CHECK(p->device.ops->copy(p->device.ctx, NULL, to, false, from, true, bytes));
-    return to;
-}
-
-static void sync_both(void) {
-    for (int d = 0; d < 2; d++)
-        CHECK(places[d].device.ops->queue_sync(places[d].device.ctx, NULL));
-}
-
-/* After sync_both: unified memory is the host's to read. */
-static void same(const void *cpu, const void *gpu, size_t bytes, const char *what) {
-    const unsigned char *a = cpu, *b = gpu;
-    for (size_t i = 0; i < bytes; i++)
-        if (a[i] != b[i])
-            fail_msg("%s: word %zu is %08x on the CPU, %08x on the GPU", what, i / 4,
-                     ((const uint32_t *)cpu)[i / 4], ((const uint32_t *)gpu)[i / 4]);
-}
-
-static rv_values put_values(place *p, rv_values v) {
-    v.data = put(p, v.data, test_count(v) * sizeof(float));
-    return v;
-}
-static rv_spikes put_spikes(place *p, rv_spikes s) {
-    s.bits = put(p, s.bits, (size_t)s.T * s.stride_t * 4);
-    return s;
-}
-
-/* Ascending, descending, and two at random. */
-static void each_order(void (*test)(void)) {
-    const char *const orders[] = {"0", "1", "2", "3"};
-    for (int i = 0; i < 4; i++) {
-        assert_int_equal(setenv("RV_EMU_ORDER", orders[i], 1), 0);
-        test();
-    }
-    assert_int_equal(unsetenv("RV_EMU_ORDER"), 0);
-}
 
 /* ---- neurons --------------------------------------------------------------------------------- */
 typedef struct neuron_case {
@@ -160,8 +75,8 @@ static neuron_end neuron_run(place *p, const neuron_case *c) {
     memcpy(f.param, param, sizeof param);
     if (rv_neuron_spikes(&c->neuron)) f.s = put_spikes(p, rv_spikes_of(NULL, c->T, c->B, c->n));
     if (c->fused) {
-        const rv_map map = {in,   c->n, ld, RV_FORM_EVENT, put(p, weight, (size_t)(in * ld) * 4),
-                            NULL, NULL};
+        const rv_map map = {in,   c->n, ld,   RV_FORM_EVENT, put(p, weight, (size_t)(in * ld) * 4),
+                            NULL, NULL, false};
         const rv_signal y = {.spikes = put_spikes(p, events)};
         CHECK(ops->map_neuron_forward(p->device.ctx, NULL, &map, &y, &f, &p->arena));
     } else {
@@ -291,15 +206,11 @@ static map_end map_run(place *p, rv_form form, bool spikes, bool add, int T, int
         if ((int)(k % (size_t)ld) >= out) weight[k] = 0;
     for (int u = out; u < ld; u++)
         bias[u] = 0;
-    rv_signal x = test_signal(spikes, T, B, in, &random), dx = {{0}, {0}};
+    rv_signal x = test_signal(spikes, T, B, in, &random), dx = put_signal(p, x);
     rv_values g = test_values(T, B, out, false, &random);
     rv_values start = test_values(T, B, in, false, &random);
-    if (spikes)
-        dx.spikes = put_spikes(p, x.spikes);
-    else
-        dx.values = put_values(p, x.values);
-    const rv_map map = {in,  out, ld, form, put(p, weight, count * 4), put(p, bias, (size_t)ld * 4),
-                        NULL};
+    const rv_map map = {
+        in, out, ld, form, put(p, weight, count * 4), put(p, bias, (size_t)ld * 4), NULL, false};
     map_end end = {.y = put_values(p, rv_values_of(NULL, T, B, out)),
                    .gx = put_values(p, start),
                    .gw = put(p, weight, count * 4),
@@ -443,7 +354,7 @@ static void norms_give_the_bits_of_the_cpu(void **state) {
     }
 }
 
-/* ---- spikes, readouts, copies ------------------------------------------------------------------
+/* ---- spikes, readouts ------------------------------------------------------------------
  */
 static void rate_encoder_and_counts_give_the_same_bits(void **state) {
     (void)state;
@@ -485,11 +396,8 @@ static void readouts_give_the_bits_of_the_cpu(void **state) {
                 course[d] = put(p, NULL, B * UNITS * sizeof *course[d]);
                 rv_values gradient = test_values(1, B, UNITS, true, &random);
                 for (int t0 = 0; t0 < 2 * T; t0 += T) {
-                    rv_signal y = test_signal(spikes, T, B, UNITS, &random), own_y = {{0}, {0}};
-                    if (spikes)
-                        own_y.spikes = put_spikes(p, y.spikes);
-                    else
-                        own_y.values = put_values(p, y.values);
+                    rv_signal y = test_signal(spikes, T, B, UNITS, &random);
+                    rv_signal own_y = put_signal(p, y);
                     CHECK(ops->readout_fold(p->device.ctx, NULL, (rv_readout)readout, &own_y,
                                             (rv_span){t0, 2 * T, own}, course[d]));
                     test_signal_free(y);
@@ -508,37 +416,6 @@ static void readouts_give_the_bits_of_the_cpu(void **state) {
             same(g[0].data, g[1].data, test_count(g[0]) * 4, "slope of a readout");
             clear();
         }
-}
-
-/* Every pairing of held and moving views, bits and values, parts of rows. */
-static void copies_give_the_bits_of_the_cpu(void **state) {
-    (void)state;
-    for (int k = 0; k < 32; k++) {
-        bool held_x = k & 1, held_y = k & 2, add = k & 4, spikes = k & 8 && !held_x, part = k & 16;
-        rv_values y[2];
-        if (held_y && !held_x && !add && !spikes && part) continue;
-        for (int d = 0; d < 2; d++) {
-            uint32_t random = 8;
-            rv_signal x = {{0}, {0}}, own = {{0}, {0}};
-            if (spikes)
-                x.spikes = test_spikes(4, 3, 40, &random);
-            else
-                x.values = test_values(4, 3, 40, held_x, &random);
-            rv_values start = test_values(4, 3, 40, held_y, &random);
-            if (spikes)
-                own.spikes = put_spikes(&places[d], x.spikes);
-            else
-                own.values = put_values(&places[d], x.values);
-            y[d] = put_values(&places[d], start);
-            CHECK(places[d].device.ops->copy_units(places[d].device.ctx, NULL, &own, part ? 3 : 0,
-                                                   y[d], part ? 5 : 0, part ? 20 : 40, add));
-            test_signal_free(x);
-            rv_free(start.data);
-        }
-        sync_both();
-        same(y[0].data, y[1].data, test_count(y[0]) * 4, "copied units");
-        clear();
-    }
 }
 
 /* ---- queues
@@ -574,6 +451,7 @@ static void ops_without_kernels_say_so(void **state) {
     void *packed = NULL;
     assert_int_equal(device->ops->conv_pack(device->ctx, NULL, &conv, 1, &packed), RV_CONFIG);
     assert_non_null(strstr(rv_error_get()->message, "has no kernels for convolution"));
+    assert_non_null(strstr(device->ops->lacks, "convolution"));
     assert_true(device->ops->apart);
 }
 
@@ -587,7 +465,6 @@ int main(void) {
         cmocka_unit_test(norms_give_the_bits_of_the_cpu),
         cmocka_unit_test(rate_encoder_and_counts_give_the_same_bits),
         cmocka_unit_test(readouts_give_the_bits_of_the_cpu),
-        cmocka_unit_test(copies_give_the_bits_of_the_cpu),
         cmocka_unit_test(queues_and_events_order_what_is_put_in),
         cmocka_unit_test(ops_without_kernels_say_so),
     };
