@@ -153,7 +153,7 @@ static void apply_t3(const rv_delay_shape *shape, double value, rv_delay_rule *r
     rule->from = (int64_t)value;
 }
 
-/* Of the optimiser's options, before there is a stage (rv_optimizer_scale). */
+/* Of the optimiser, which has no stages: rv_delay_train. */
 static void apply_scale(const rv_delay_shape *shape, double value, rv_delay_rule *rule) {
     (void)shape, (void)value, (void)rule;
 }
@@ -291,9 +291,13 @@ out:
     return status;
 }
 
-bool rv_delay_velocity(const rv_delay_desc *desc) {
-    return rv_delay_on(desc, "lwp_v", NULL) || rv_delay_on(desc, "msnag", NULL) ||
-           rv_delay_on(desc, "spectrain", NULL);
+/* An update has the samples of a batch, or of a micro-batch where each makes one. */
+void rv_delay_train(const rv_delay_desc *desc, rv_train_desc *train) {
+    bool parts = desc->mode && !desc->mode->batch;
+    double reference, samples = (double)train->batch / (parts ? train->micro_batches : 1);
+    train->velocity = rv_delay_on(desc, "lwp_v", NULL) || rv_delay_on(desc, "msnag", NULL) ||
+                      rv_delay_on(desc, "spectrain", NULL);
+    train->share = rv_delay_on(desc, "scale", &reference) ? samples / reference : 0;
 }
 
 rv_delay_rule rv_delay_rule_of(const rv_delay_desc *desc, const rv_delay_shape *shape) {

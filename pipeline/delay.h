@@ -90,8 +90,8 @@ RV_CHECKED rv_status rv_delay_add(rv_delay_desc *desc, const char *name, const c
 RV_CHECKED rv_status rv_delay_check(const rv_delay_desc *desc, const rv_train_desc *train);
 rv_delay_rule rv_delay_rule_of(const rv_delay_desc *desc, const rv_delay_shape *shape);
 bool rv_delay_on(const rv_delay_desc *desc, const char *correction, double *value);
-/* Whether sgd needs its velocity even without momentum. */
-bool rv_delay_velocity(const rv_delay_desc *desc);
+/* What corrections ask of the optimiser: sets train->velocity and train->share. */
+void rv_delay_train(const rv_delay_desc *desc, rv_train_desc *train);
 
 /* Version the forward of update u reads. */
 int64_t rv_delay_forward(const rv_delay_rule *rule, int64_t u);

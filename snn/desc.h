@@ -114,6 +114,8 @@ typedef struct rv_train_desc {
     int truncate;        /* chunks an adjoint goes back over at most; 0: all */
     rv_choice optimizer; /* rv_optimizer_table() */
     bool velocity;       /* sgd keeps its velocity without momentum, too */
+    double share;        /* sgd: samples of an update over those that lr and momentum, whoever
+                          * gives them, are meant for (rv_optimizer_share); 0: as many */
     rv_choice schedule;  /* rv_schedule_table() */
     double clip_norm;    /* 0 = off */
     int group_count;

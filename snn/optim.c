@@ -114,6 +114,7 @@ struct rv_optimizer {
     int slots;
     float *slot[SLOTS];
     int64_t step, total;
+    double share;  /* 0: none */
     uint32_t *bad; /* the last update met or made a value that is not finite */
     rv_plateau plateau;
 };
@@ -233,6 +234,7 @@ rv_status rv_optimizer_create_range(const rv_range *range, const rv_device *devi
     o->range = *range;
     o->device = device;
     o->total = total_steps;
+    o->share = desc->share;
     o->plateau = (rv_plateau){1, INFINITY, 0};
     o->schedule = &desc->schedule;
     o->row = row_of(desc, &o->defaults, &o->options);
@@ -273,12 +275,21 @@ static double *cycled_momentum(const rv_optimizer *o, rv_optim_update *u) {
 
 /* ---- late gradients ---------------------------------------------------------------------- */
 
-/* Rate and momentum (beta1) of update `step` of a run, as the schedule and the plateau give them.
- */
+/* At m_r = 1 nothing is ever forgotten, and the quotient is its limit. */
+void rv_optimizer_share(double share, double *rate, double *momentum) {
+    double reference = *momentum;
+    *momentum = pow(reference, share);
+    *rate *= share * (reference < 1 ? (1 - *momentum) / (1 - reference) : share);
+}
+
+/* Rate and momentum (beta1) of update `step` of a run, as the schedule and the plateau give them,
+ * for updates of this many samples. */
 static rv_status course(const rv_optimizer *o, const run *r, int64_t step, rv_optim_update *u) {
+    u->momentum = o->options->momentum;
     rv_status status =
         rv_schedule_rate(o->schedule, r->lr, step, o->total, &u->rate, cycled_momentum(o, u));
     if (status == RV_OK) u->rate = rv_plateau_rate(o->schedule, &o->plateau, u->rate);
+    if (o->share > 0) rv_optimizer_share(o->share, &u->rate, &u->momentum);
     return status;
 }
 
@@ -339,7 +350,6 @@ rv_status rv_optimizer_update_late(rv_optimizer *o, const rv_device *device, rv_
             .grad = gradient + r->offset,
             .scale = (float)scale,
             .decay = r->weight_decay,
-            .momentum = options->momentum,
             .dampening = options->dampening,
             .beta1 = options->beta1,
             .beta2 = options->beta2,
@@ -382,10 +392,9 @@ rv_status rv_optimizer_update(rv_optimizer *o, const rv_device *device, rv_queue
 
 /* Of the recipe's lr; groups scale alike. */
 double rv_optimizer_rate(const rv_optimizer *o) {
-    double rate = NAN;
-    if (rv_schedule_rate(o->schedule, o->options->lr, o->step, o->total, &rate, NULL) != RV_OK)
-        return NAN;
-    return rv_plateau_rate(o->schedule, &o->plateau, rate);
+    const run whole = {.lr = o->options->lr};
+    rv_optim_update u = {.kind = (int)(o->row - optimizers)};
+    return course(o, &whole, o->step, &u) == RV_OK ? u.rate : NAN;
 }
 
 void rv_optimizer_epoch(rv_optimizer *o, double validation_loss) {

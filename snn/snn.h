@@ -307,6 +307,10 @@ const char *rv_optimizer_name(const rv_train_desc *desc, bool *plain);
  * too? */
 bool rv_optimizer_sound(const rv_optimizer *optimizer);
 double rv_optimizer_rate(const rv_optimizer *optimizer); /* rate of the next update */
+/* Rate and momentum of updates of B samples from those of updates of B_r, share = B/B_r: what a
+ * sample adds lasts as many samples, and moves the weights by as much (Kosson et al. 2021).
+ *   m = m_r^share,  rate = rate_r * share * (1-m)/(1-m_r) */
+void rv_optimizer_share(double share, double *rate, double *momentum);
 int rv_optimizer_slots(const rv_optimizer *optimizer);
 int rv_optimizer_slots_of(const rv_train_desc *desc); /* before there is one */
 const char *rv_optimizer_slot_name(const rv_optimizer *optimizer, int slot); /* "m", "v" */

@@ -256,7 +256,7 @@ static bool run(golden_case *c, course *r) {
     uint64_t *sample = golden_memory(c, (size_t)B, sizeof *sample);
     batch.label = label, batch.sample = sample;
     r->train.batch = B, r->train.micro_batches = r->group, r->train.chunks = r->chunks;
-    r->train.velocity = rv_delay_velocity(&r->delay);
+    rv_delay_train(&r->delay, &r->train);
     if (updates > (int)loss->n) updates = (int)loss->n;
     const rv_oracle_desc desc = {.net = r->g.net,
                                  .device = c->device,

@@ -95,7 +95,7 @@ static inline bool quadratic_holds(const quadratic_row *row, const rv_device *de
     quadratic_set(&train.optimizer, "momentum", row->momentum);
     TRY(quadratic_rule(row, &desc));
     TRY(rv_delay_check(&desc, &train));
-    train.velocity = rv_delay_velocity(&desc);
+    rv_delay_train(&desc, &train);
     TRY(rv_net_create(&net_desc, &net));
     ok = true;
     for (int k = 0; k < 2 && ok; k++) {

@@ -116,6 +116,23 @@ static void nonsense_pairs_are_refused_by_name(void **state) {
     }
 }
 
+static void scale_counts_the_samples_of_an_update(void **state) {
+    (void)state;
+    static const struct {
+        const char *mode;
+        double share;
+    } cases[] = {{NULL, 0.25}, {"pb", 0.0625}, {"2bw", 0.25}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        rv_train_desc train = {.batch = 16, .micro_batches = 4};
+        rv_delay_desc desc = {.mode = cases[k].mode ? mode_of(cases[k].mode) : NULL};
+        rv_delay_train(&desc, &train);
+        assert_true(train.share == 0);
+        OK(rv_delay_add(&desc, "scale", "batch", 64));
+        rv_delay_train(&desc, &train);
+        assert_true(train.share == cases[k].share);
+    }
+}
+
 static void wrong_words_are_refused(void **state) {
     (void)state;
     rv_delay_desc desc = {0};
@@ -277,6 +294,7 @@ int main(void) {
         cmocka_unit_test(xpipe_horizons_are_those_published),
         cmocka_unit_test(versions_follow_start_and_end_of_delay),
         cmocka_unit_test(nonsense_pairs_are_refused_by_name),
+        cmocka_unit_test(scale_counts_the_samples_of_an_update),
         cmocka_unit_test(wrong_words_are_refused),
         cmocka_unit_test(gc_makes_up_for_the_delay),
         cmocka_unit_test(predictions_are_their_formulas),

@@ -295,6 +295,45 @@ static void one_cycle_moves_the_momentum_of_the_update(void **state) {
     small_finish(&s);
 }
 
+/* Kosson et al. 2021: from batches of 20 to single samples. A schedule goes on as it was. */
+static void share_keeps_what_a_sample_does(void **state) {
+    (void)state;
+    double rate = 0.1, momentum = 0.9;
+    rv_optimizer_share(0.05, &rate, &momentum);
+    assert_true(fabs(momentum - 0.994746) < 1e-6 && fabs(rate - 2.627e-4) < 1e-7);
+    rate = 0.1, momentum = 1;
+    rv_optimizer_share(0.5, &rate, &momentum);
+    assert_true(momentum == 1 && fabs(rate - 0.025) < 1e-12);
+    small s = {0};
+    rv_optimizer *o;
+    small_two(&s, 5, 20, 3);
+    s.train.share = 0.05;
+    s.train.schedule = small_choice(&s, rv_schedule_table(), "step");
+    real_option(&s.train.schedule, "every", 1);
+    real_option(&s.train.schedule, "factor", 0.1);
+    open_optimizer(&s, "sgd", 0.1, &o);
+    rv_optimizer_destroy(o);
+    real_option(&s.train.optimizer, "momentum", 0.9);
+    OK(rv_optimizer_create(s.net, &s.train, 100, &o));
+    float *block = small_memory(&s, s.net->n_all, sizeof *block);
+    float *view = small_memory(&s, s.net->n_all, sizeof *view);
+    float *gradient = small_memory(&s, s.net->n_trained, sizeof *gradient);
+    const rv_late late = {.slow = 1, .forward = {RV_LOOK_MOMENTUM, 2, view}};
+    double w = 0, v = 0, m = pow(0.9, 0.05), first = 0.1 * 0.05 * (1 - m) / 0.1;
+    gradient[0] = 1;
+    for (int k = 0; k < 3; k++) {
+        double now = first * pow(0.1, k);
+        assert_true(fabs(rv_optimizer_rate(o) / now - 1) < 1e-12);
+        OK(rv_optimizer_update_late(o, &s.device, NULL, &late, block, gradient, 1));
+        v = m * v + 1, w -= now * v;
+        assert_true(fabs((double)block[0] / w - 1) < 1e-5);
+        double ahead = w - now * (0.1 * m + 0.01 * m * m) * v;
+        assert_true(fabs((double)view[0] / ahead - 1) < 1e-5);
+    }
+    rv_optimizer_destroy(o);
+    small_finish(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_descent_moves_every_trained_value),
@@ -309,6 +348,7 @@ int main(void) {
         cmocka_unit_test(warmup_comes_before_the_schedule),
         cmocka_unit_test(plateau_falls_after_patience_and_not_below_min),
         cmocka_unit_test(one_cycle_moves_the_momentum_of_the_update),
+        cmocka_unit_test(share_keeps_what_a_sample_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
