@@ -213,16 +213,17 @@ RV_CHECKED rv_status rv_model_write(const char *path, const char *previous,
                                     const rv_model_save *model);
 /* A copy of it, so that training goes on while another thread writes. create makes room for models
  * like this one (same network and optimiser) and copies its texts; take copies the rest and cannot
- * fail; drop gives the copy's memory back until the next take. optimizer: with the state to go on
- * from. */
+ * fail; drop gives the copy's memory back until the next take. write makes the file of the model
+ * alone, then the checkpoint (`previous` as for rv_commit); a path that is NULL is left out. bytes:
+ * of one file at most; optimizer: of a checkpoint. */
 typedef struct rv_snapshot rv_snapshot;
 RV_CHECKED rv_status rv_snapshot_create(const rv_model_save *model, rv_snapshot **out);
 void rv_snapshot_destroy(rv_snapshot *snapshot);
 void rv_snapshot_take(rv_snapshot *snapshot, const rv_model_save *model);
 void rv_snapshot_drop(rv_snapshot *snapshot);
-RV_CHECKED rv_status rv_snapshot_write(const rv_snapshot *snapshot, const char *path,
-                                       const char *previous, bool optimizer);
-size_t rv_snapshot_bytes(const rv_snapshot *snapshot, bool optimizer); /* at most, of the file */
+RV_CHECKED rv_status rv_snapshot_write(const rv_snapshot *snapshot, const char *model,
+                                       const char *checkpoint, const char *previous);
+size_t rv_snapshot_bytes(const rv_snapshot *snapshot, bool optimizer);
 /* Opened model: its configuration text and tensors. RV_INPUT, RV_DATA (what and where). */
 typedef struct rv_model rv_model;
 RV_CHECKED rv_status rv_model_open(const char *path, rv_model **out);

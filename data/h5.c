@@ -95,12 +95,16 @@ const rv_h5_item *rv_h5_find(const rv_h5_list *list, const char *path, const cha
     return NULL;
 }
 
+void rv_h5_drop_last(rv_h5_list *list) {
+    rv_h5_item *item = &list->items[--list->count];
+    rv_free(item->path);
+    rv_free(item->attribute);
+    rv_free(item->data);
+}
+
 void rv_h5_finish(rv_h5_list *list) {
-    for (int i = 0; i < list->count; i++) {
-        rv_free(list->items[i].path);
-        rv_free(list->items[i].attribute);
-        rv_free(list->items[i].data);
-    }
+    while (list->count)
+        rv_h5_drop_last(list);
     rv_free(list->items);
     *list = (rv_h5_list){0};
 }

@@ -43,6 +43,7 @@ size_t rv_h5_size(const rv_h5_item *item); /* bytes */
 /* NULL: none of that name and type. */
 const rv_h5_item *rv_h5_find(const rv_h5_list *list, const char *path, const char *attribute,
                              rv_h5_type type);
+void rv_h5_drop_last(rv_h5_list *list); /* the newest item */
 void rv_h5_finish(rv_h5_list *list);
 
 /* The list as the bytes of an HDF5 file (rv_free): newest format, every dataset chunked with

@@ -229,37 +229,74 @@ out:
     return status;
 }
 
-/* The digest is an attribute like any other and leaves itself out. optimizer: with its state;
- * without progress the file is a model, not a checkpoint. */
-static rv_status content_write(const content *what, bool optimizer, const char *path,
-                               const char *previous) {
+/* What every file has: weights and progress; without progress it is a model, not a checkpoint. */
+static rv_status put_model(rv_h5_list *list, const content *what) {
     rv_status status = RV_OK;
-    rv_h5_list list = {0};
-    rv_h5_item *text = NULL, *health = NULL;
-    size_t size = 0, length = strlen(what->config_text);
-    char *bytes = NULL, hex[17];
+    rv_h5_item *text = NULL;
+    size_t length = strlen(what->config_text);
     int count = (int)length;
-    TRY(rv_h5_add_text(&list, "/meta", "format", RV_MODEL_FORMAT));
-    TRY(rv_h5_add_integer(&list, "/meta", "version", RV_MODEL_VERSION));
-    TRY(rv_h5_add_text(&list, "/meta", "isa", what->isa ? what->isa : ""));
+    TRY(rv_h5_add_text(list, "/meta", "format", RV_MODEL_FORMAT));
+    TRY(rv_h5_add_integer(list, "/meta", "version", RV_MODEL_VERSION));
+    TRY(rv_h5_add_text(list, "/meta", "isa", what->isa ? what->isa : ""));
     if (what->resume_digest)
-        TRY(rv_h5_add_text(&list, "/meta", "resume_digest", what->resume_digest));
-    TRY(rv_h5_add(&list, "/meta/config", NULL, RV_H5_BYTES, 1, &count, &text));
+        TRY(rv_h5_add_text(list, "/meta", "resume_digest", what->resume_digest));
+    TRY(rv_h5_add(list, "/meta/config", NULL, RV_H5_BYTES, 1, &count, &text));
     memcpy(text->data, what->config_text, length);
-    TRY(put_net(&list, what));
-    if (optimizer) TRY(put_optimizer(&list, what));
-    if (what->progress) TRY(put_fields(&list, rv_progress_fields, what->progress));
-    if (optimizer && what->health) {
-        TRY(rv_h5_add(&list, "/progress/health", NULL, RV_H5_FLOAT, 1, &what->health_count,
+    TRY(put_net(list, what));
+    if (what->progress) TRY(put_fields(list, rv_progress_fields, what->progress));
+out:
+    return status;
+}
+
+/* What training needs to go on, beside the model. */
+static rv_status put_training(rv_h5_list *list, const content *what) {
+    rv_status status = RV_OK;
+    rv_h5_item *health = NULL;
+    TRY(put_optimizer(list, what));
+    if (what->health) {
+        TRY(rv_h5_add(list, "/progress/health", NULL, RV_H5_FLOAT, 1, &what->health_count,
                       &health));
         memcpy(health->data, what->health, rv_h5_size(health));
     }
-    snprintf(hex, sizeof hex, "%016" PRIx64, rv_model_sum(&list));
-    TRY(rv_h5_add_text(&list, "/meta", "digest", hex));
-    TRY(rv_h5_write(&list, path, &bytes, &size));
+out:
+    return status;
+}
+
+/* The digest is an attribute like any other and leaves itself out; `sum` grows by the items from
+ * `*summed` on, so that what two files share is summed once. */
+static rv_status list_write(rv_h5_list *list, int *summed, uint64_t *sum, const char *path,
+                            const char *previous) {
+    rv_status status = RV_OK;
+    rv_h5_list rest = {.items = list->items + *summed, .count = list->count - *summed};
+    size_t size = 0;
+    char *bytes = NULL, hex[17];
+    *sum += rv_model_sum(&rest);
+    snprintf(hex, sizeof hex, "%016" PRIx64, *sum);
+    TRY(rv_h5_add_text(list, "/meta", "digest", hex));
+    TRY(rv_h5_write(list, path, &bytes, &size));
     TRY(rv_commit(path, previous, bytes, size));
+    rv_h5_drop_last(list); /* a longer list gets another digest */
+    *summed = list->count;
 out:
     rv_free(bytes);
+    return status;
+}
+
+/* The model alone, then with what training needs; a path that is NULL is left out. The arrays of
+ * the weights are made once for both files. */
+static rv_status content_write(const content *what, const char *model, const char *checkpoint,
+                               const char *previous) {
+    rv_status status = RV_OK;
+    rv_h5_list list = {0};
+    uint64_t sum = 0;
+    int summed = 0;
+    TRY(put_model(&list, what));
+    if (model) TRY(list_write(&list, &summed, &sum, model, checkpoint ? NULL : previous));
+    if (checkpoint) {
+        TRY(put_training(&list, what));
+        TRY(list_write(&list, &summed, &sum, checkpoint, previous));
+    }
+out:
     rv_h5_finish(&list);
     return status;
 }
@@ -290,7 +327,8 @@ static content content_of(const rv_model_save *model) {
 
 rv_status rv_model_write(const char *path, const char *previous, const rv_model_save *model) {
     content what = content_of(model);
-    return content_write(&what, model->optimizer != NULL, path, previous);
+    bool training = model->optimizer != NULL;
+    return content_write(&what, training ? NULL : path, training ? path : NULL, previous);
 }
 
 /* ---- snapshots --------------------------------------------------------------------------- */
@@ -349,9 +387,9 @@ void rv_snapshot_drop(rv_snapshot *s) {
         rv_idle(s->slot[i], s->what.net->n_trained * sizeof *s->block);
 }
 
-rv_status rv_snapshot_write(const rv_snapshot *s, const char *path, const char *previous,
-                            bool optimizer) {
-    return content_write(&s->what, optimizer, path, previous);
+rv_status rv_snapshot_write(const rv_snapshot *s, const char *model, const char *checkpoint,
+                            const char *previous) {
+    return content_write(&s->what, model, checkpoint, previous);
 }
 
 /* Checksums, names and attributes are few beside the arrays. */

@@ -3,11 +3,16 @@
  * environment, installs signal handlers or ends the process. A status is the exit code.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#ifdef __GLIBC__
+#include <execinfo.h>
+#endif
 
 #include "pipeline/cmd.h"
 
@@ -78,6 +83,73 @@ static rv_status signals_install(double seconds) {
     return RV_OK;
 }
 
+/* ---- crashes ---------------------------------------------------------------------------- */
+
+static const struct {
+    int number;
+    const char *text;
+} crashes[] = {{SIGSEGV, "segmentation fault"},
+               {SIGBUS, "bus error"},
+               {SIGFPE, "arithmetic exception"},
+               {SIGILL, "illegal instruction"},
+               {SIGABRT, "aborted"}};
+enum { CRASHES = sizeof crashes / sizeof *crashes, FRAMES = 32 };
+
+static void say(const char *text) {
+    (void)!write(STDERR_FILENO, text, strlen(text));
+}
+
+/* The words the program was started with, from the kernel: a handler has no argv. */
+static void say_words(void) {
+    char words[1024];
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? 0 : read(fd, words, sizeof words - 1);
+    for (ssize_t i = 0; i + 1 < size; i++)
+        if (!words[i]) words[i] = ' ';
+    words[size > 0 ? size : 0] = 0;
+    if (fd >= 0) (void)close(fd);
+    say(words);
+}
+
+/* Says what it can and lets the signal take its usual course (status, core file). Nothing but what
+ * is safe in a handler; backtrace is once it has been called (crashes_install). */
+static void on_crash(int number) {
+    say("\nranvier " RANVIER_VERSION " crashed: ");
+    for (int i = 0; i < CRASHES; i++)
+        if (crashes[i].number == number) say(crashes[i].text);
+    say("\nin: ");
+    say_words();
+    say("\n");
+#ifdef __GLIBC__
+    void *frames[FRAMES];
+    backtrace_symbols_fd(frames, backtrace(frames, FRAMES), STDERR_FILENO);
+#endif
+    say("This is a defect of the program: please report these lines. The last checkpoint stands, "
+        "metrics.jsonl says how far the run came, --resume auto goes on.\n");
+    (void)raise(number); /* SA_RESETHAND: the default action, once this handler has ended */
+}
+
+/* `stack`: for the handler when the main thread's own is used up. What a sanitizer has installed
+ * says more and stays. */
+static rv_status crashes_install(void *stack, size_t size) {
+    const stack_t other = {.ss_sp = stack, .ss_size = size};
+#ifdef __GLIBC__
+    void *frame;
+    (void)backtrace(&frame, 1); /* loads what it needs, which a handler must not */
+#endif
+    if (sigaltstack(&other, NULL) != 0)
+        return rv_fail(RV_INTERNAL, "sigaltstack: %s", strerror(errno));
+    for (int i = 0; i < CRASHES; i++) {
+        struct sigaction old,
+            action = {.sa_handler = on_crash, .sa_flags = (int)SA_RESETHAND | SA_ONSTACK};
+        sigemptyset(&action.sa_mask);
+        if (sigaction(crashes[i].number, NULL, &old) != 0 ||
+            (old.sa_handler == SIG_DFL && sigaction(crashes[i].number, &action, NULL) != 0))
+            return rv_fail(RV_INTERNAL, "sigaction: %s", strerror(errno));
+    }
+    return RV_OK;
+}
+
 /* ---- commands --------------------------------------------------------------------------- */
 
 /* Of the program; the options of a command are argp's to print. */
@@ -135,6 +207,8 @@ static rv_status flush_output(void) {
 static rv_status dispatch(int argc, char **argv) {
     const rv_command *command = NULL;
     rv_status status = RV_OK;
+    char stack[1 << 16]; /* as long as a command runs; signal frames hold all registers */
+    const stack_t none = {.ss_flags = SS_DISABLE};
     if (argc < 2) FAIL(RV_USAGE, "no command; ranvier --help lists them");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
         print_help();
@@ -142,10 +216,12 @@ static rv_status dispatch(int argc, char **argv) {
         puts("ranvier " RANVIER_VERSION);
     else {
         TRY(find_command(argv[1], &command));
+        TRY(crashes_install(stack, sizeof stack));
         TRY(run_command(command, argc - 1, argv + 1));
     }
     TRY(flush_output());
 out:
+    (void)sigaltstack(&none, NULL);
     return status;
 }
 

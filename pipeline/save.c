@@ -85,11 +85,9 @@ static rv_status write_files(void *self) {
     rv_saver *saver = self;
     double begun = rv_host_seconds();
     TRY(rv_run_sync(saver->run));
-    if (saver->keep & RV_KEEP_BEST)
-        TRY(rv_snapshot_write(saver->snapshot, saver->best, NULL, false));
-    if (saver->keep & RV_KEEP_LAST)
-        TRY(rv_snapshot_write(saver->snapshot, saver->last,
-                              saver->drop_last ? NULL : saver->previous, true));
+    TRY(rv_snapshot_write(saver->snapshot, saver->keep & RV_KEEP_BEST ? saver->best : NULL,
+                          saver->keep & RV_KEEP_LAST ? saver->last : NULL,
+                          saver->drop_last ? NULL : saver->previous));
     saver->drop_last = false;
     saver->took = rv_host_seconds() - begun;
 out:

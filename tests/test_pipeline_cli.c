@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <signal.h>
 #include <time.h>
 
 #include "tests/spawn.h"
@@ -182,6 +183,32 @@ static void config_missing_file_is_66(void **state) {
 
 /* ---- data that are wrong ---------------------------------------------------------------- */
 
+/* A signal from outside stands for a defect; a sanitizer has a report of its own. */
+static void crash_says_where_and_keeps_its_signal(void **state) {
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+    static const int numbers[] = {SIGSEGV, SIGABRT};
+    static const char *const names[] = {"crashed: segmentation fault", "crashed: aborted"};
+    static const char *const runs[] = {"crash0", "crash1"};
+    for (int i = 0; i < 2; i++) {
+        const char *const words[] = {"train", "recipe.yaml",          "-o", runs[i],
+                                     "--set", "train.epochs=1000000", NULL};
+        char mark[64];
+        snprintf(mark, sizeof mark, "%s/metrics.jsonl", runs[i]);
+        pid_t child = start(words);
+        for (int tries = 0; tries < 2000 && access(in_folder(mark), F_OK) != 0; tries++)
+            usleep(5000);
+        assert_int_equal(kill(child, numbers[i]), 0);
+        assert_int_equal(end(child), 1000 + numbers[i]);
+        assert_contains(err_text, names[i]);
+        assert_contains(err_text, "train recipe.yaml -o crash");
+        assert_contains(err_text, "ranvier(+0x");
+        assert_contains(err_text, "--resume auto");
+    }
+}
+
 static void data_damaged_is_65(void **state) {
     (void)state;
     static char bytes[16 + TINY_TRAIN * TINY_SIDE * TINY_SIDE + 8];
@@ -253,6 +280,7 @@ int main(void) {
         cmocka_unit_test(config_wrong_values_are_refused),
         cmocka_unit_test(config_set_shows_the_option_as_place),
         cmocka_unit_test(config_missing_file_is_66),
+        cmocka_unit_test(crash_says_where_and_keeps_its_signal),
         cmocka_unit_test(data_damaged_is_65),
         cmocka_unit_test(data_counts_differ_is_refused),
         cmocka_unit_test(data_test_split_of_other_shape_is_65),
