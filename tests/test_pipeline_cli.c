@@ -193,8 +193,9 @@ static void crash_says_where_and_keeps_its_signal(void **state) {
     static const char *const names[] = {"crashed: segmentation fault", "crashed: aborted"};
     static const char *const runs[] = {"crash0", "crash1"};
     for (int i = 0; i < 2; i++) {
-        const char *const words[] = {"train", "recipe.yaml",          "-o", runs[i],
-                                     "--set", "train.epochs=1000000", NULL};
+        const char *const words[] = {"train",      "recipe.yaml", "-o",
+                                     runs[i],      "--set",       "train.epochs=1000000",
+                                     "--max-time", "00:00:20",    NULL};
         char mark[64];
         snprintf(mark, sizeof mark, "%s/metrics.jsonl", runs[i]);
         pid_t child = start(words);
