@@ -157,6 +157,9 @@ $(OUT)/pipeline/plot_draw.o: CPPFLAGS += $(CAIRO_CFLAGS)
 $(OUT)/tests/golden: $(GOLDEN_OBJ) $(LIB)
 	$(QUIET)$(CC) $(ALL_LDFLAGS) -o $@ $(GOLDEN_OBJ) $(LIB) $(ALL_LDLIBS)
 
+# What tests/turns.h looks in on.
+TURN_TESTS := $(patsubst tests/%.c,$(OUT)/tests/%,$(shell grep -l '"tests/turns.h"' tests/test_*.c))
+$(TURN_TESTS): ALL_LDFLAGS += -Wl,--wrap=rv_stage_step
 $(OUT)/tests/%: tests/%.c $(LIB) $(OUT)/flags
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB) -lcmocka $(ALL_LDLIBS)

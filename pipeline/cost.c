@@ -113,7 +113,8 @@ typedef struct helper {
     pthread_t thread;
 } helper;
 
-/* The same work until told to stop. What fails here fails in the measuring thread, too. */
+/* The same work until told to stop. Where it fails the costs come out a little lower: no failure.
+ */
 static void *helper_main(void *argument) {
     helper *h = argument;
     rig r = {0};

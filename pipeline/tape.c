@@ -188,6 +188,7 @@ rv_status rv_tapes_recall(rv_tapes *it, int cell, rv_tape **tape, rv_state **sta
     rv_status status = RV_OK;
     bench *b = NULL;
     *again = NULL;
+    if (it->record_of[cell] == NONE) FAIL(RV_INTERNAL, "the tape of this chunk is not there");
     *tape = record_at(it, cell)->tape;
     if (it->bench_count == 0) goto out;
     TRY(bench_take(it, cell, &b));

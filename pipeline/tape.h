@@ -36,8 +36,8 @@ RV_CHECKED rv_status rv_tapes_take(rv_tapes *tapes, int cell, rv_tape **tape);
 /* F, before its layers run: the state it begins with. */
 RV_CHECKED rv_status rv_tapes_border(rv_tapes *tapes, int cell, const rv_state *state);
 void rv_tapes_rest(rv_tapes *tapes, int cell); /* F has ended: B takes what it needs later */
-/* B: the tape of the cell. *again: the policy whose layers are to run once more under *state,
- * which is as F found it; NULL: everything is there. */
+/* B: the tape of the cell; RV_INTERNAL: F has not run, or W has. *again: the policy whose layers
+ * are to run once more under *state, which is as F found it; NULL: everything is there. */
 RV_CHECKED rv_status rv_tapes_recall(rv_tapes *tapes, int cell, rv_tape **tape, rv_state **state,
                                      const uint8_t **again);
 rv_tape *rv_tapes_get(const rv_tapes *tapes, int cell); /* between B and W; NULL: none */

@@ -251,7 +251,8 @@ typedef struct pipe_pair {
     rv_pipeline *pipeline;
     rv_schedule schedule;
     int first[SMALL_LAYERS + 1];
-    bool norm; /* is computed */
+    bool norm;      /* is computed */
+    rv_batch batch; /* of the latest step */
     rv_optimizer *optimizer;
     float *block;
 } pipe_pair;
@@ -294,10 +295,10 @@ static inline const char *pipe_pair_state(pipe_pair *p) {
  * message. */
 static inline const char *pipe_pair_step(pipe_pair *p, int B, uint32_t epoch) {
     rv_step_result want = {0}, got = {0};
-    rv_batch batch = p->s->batch;
-    batch.B = B, batch.epoch = epoch;
-    OK(rv_serial_step(p->s->serial, &batch, &want));
-    if (rv_pipeline_step(p->pipeline, &batch, &got) != RV_OK) return rv_error_get()->message;
+    p->batch = p->s->batch;
+    p->batch.B = B, p->batch.epoch = epoch;
+    OK(rv_serial_step(p->s->serial, &p->batch, &want));
+    if (rv_pipeline_step(p->pipeline, &p->batch, &got) != RV_OK) return rv_error_get()->message;
     if (memcmp(&want.loss, &got.loss, sizeof want.loss) != 0) return "the loss differs";
     if (want.correct != got.correct) return "the number of correct samples differs";
     if (want.rate != got.rate) return "the rate differs";

@@ -212,50 +212,6 @@ static void lists_out_of_order_are_refused(void **state) {
     rv_schedule_finish(&schedule);
 }
 
-#ifdef RV_FAULTS
-/* Making a pipeline and its first step, while the n-th call of a kind fails. */
-static rv_status step_with_fault(rv_fault_site site, long n, rv_driver driver) {
-    const pipe_way way = {
-        .schedule = "1f1b", .stages = 2, .micros = 2, .chunks = 2, .driver = driver, .clip = 0.1};
-    small s;
-    rv_schedule schedule;
-    rv_pipeline *pipeline = NULL;
-    rv_step_result result;
-    int first[SMALL_LAYERS + 1];
-    pipe_open(&s, &pipe_nets[2], &way);
-    rv_pipeline_destroy(pipe_make(&s, &way, first, &schedule));
-    const rv_pipeline_desc desc = pipe_desc(&s, &way, first, &schedule);
-    rv_fault_arm(site, n, false);
-    rv_status status = rv_pipeline_create(&desc, &pipeline);
-    if (status == RV_OK) status = rv_pipeline_step(pipeline, &s.batch, &result);
-    rv_fault_arm(site, -1, false);
-    rv_pipeline_destroy(pipeline);
-    rv_schedule_finish(&schedule);
-    small_finish(&s);
-    return status;
-}
-
-/* A clean error for every n under both drivers, no sleeper, and no leak (the sanitizer says). */
-static void every_failing_allocation_and_link_call_is_reported(void **state) {
-    (void)state;
-    static const struct {
-        rv_fault_site site;
-        rv_status want;
-    } kinds[] = {{RV_FAULT_ALLOC, RV_MEMORY}, {RV_FAULT_LINK, RV_PEER}};
-    for (int k = 0; k < 2; k++)
-        for (int driver = 0; driver < 2; driver++) {
-            long n = 0;
-            rv_status status;
-            while ((status = step_with_fault(kinds[k].site, n, (rv_driver)driver)) != RV_OK) {
-                assert_int_equal(status, kinds[k].want);
-                n++;
-            }
-            print_message("%s, driver %d: %ld calls\n", k ? "links" : "allocations", driver, n);
-            assert_true(n > 30);
-        }
-}
-#endif
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_schedule_gives_the_bits_of_one_device),
@@ -267,9 +223,6 @@ int main(void) {
         cmocka_unit_test(first_error_stops_all_and_names_its_place),
         cmocka_unit_test(spoilt_heads_and_broken_links_are_noticed),
         cmocka_unit_test(lists_out_of_order_are_refused),
-#ifdef RV_FAULTS
-        cmocka_unit_test(every_failing_allocation_and_link_call_is_reported),
-#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
