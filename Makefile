@@ -111,7 +111,7 @@ LIB := $(OUT)/libranvier.a
 TEST_BIN := $(patsubst tests/%.c,$(OUT)/tests/%,$(wildcard $(TESTS:%=tests/test_%.c)))
 GOLDEN_OBJ := $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/golden*.c))
 
-.PHONY: all lib cuda emu test-emu test test-long soak test-long-faults soak-faults lint golden bench bench-kernels bench-pipe install help clean summary FORCE
+.PHONY: all lib cuda emu test-emu test test-long soak test-long-faults soak-faults lint golden bench bench-kernels bench-pipe bench-delay install help clean summary FORCE
 all: summary build/ranvier
 
 summary:
@@ -238,7 +238,7 @@ bench: all
 bench-kernels: $(OUT)/tests/bench_kernels
 	$(QUIET)$< $(OUT)/bench_kernels.json
 
-bench-pipe: $(OUT)/tests/bench_pipe
+bench-pipe bench-delay: bench-%: $(OUT)/tests/bench_%
 	$(QUIET)$< scripts/recipes/bench_pipe.yaml
 
 install: all
@@ -263,6 +263,7 @@ make golden DIR=F     replay the reference vectors of a folder (default tests/go
 make bench            a step's time and memory; PEERS=python: beside the Python libraries
 make bench-kernels    every op against what the machine can do
 make bench-pipe       stages against one device, step by step in turn
+make bench-delay      what corrections of delayed gradients cost, as a share of a step
 make install          PREFIX=/usr/local DESTDIR=: program, ranvier.h, libranvier.a
 make clean            remove build/
 

@@ -28,11 +28,15 @@ rv_status rv_weights_init(rv_weights *w, const rv_range *range, const rv_device 
                           const rv_delay_rule *rule, int rows) {
     rv_status status = RV_OK;
     *w = (rv_weights){.range = *range, .device = device, .rule = *rule, .rows = rows};
+    /* Backward reads weights of its own, or the newest where forward does not see them. */
+    bool apart = !rule->stash && (rule->looks_forward || rule->looks_backward);
     w->kept = kept_of(rule);
     TRY(rv_optimizer_create_range(range, device, train, total_steps, &w->optimizer));
     TRY(rv_alloc((size_t)w->kept, sizeof *w->shown, "weight versions", &w->shown));
-    for (int k = 0; k < w->kept; k++)
+    for (int k = 0; k < w->kept; k++) {
         TRY(rv_version_create_range(range, device, &w->shown[k]));
+        if (apart) rv_version_forward_only(w->shown[k]);
+    }
     for (int k = 0; rule->looks_forward && k < (needs_before(rule) ? 2 : 1); k++)
         TRY(rv_version_create_range(range, device, &w->own[k]));
     if (rule->looks_backward) TRY(rv_version_create_range(range, device, &w->backward));

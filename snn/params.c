@@ -166,6 +166,10 @@ float *rv_version_block(rv_version *version) {
     return version->block;
 }
 
+void rv_version_forward_only(rv_version *version) {
+    version->forward_only = true;
+}
+
 /* Once per update: everything a product or a neuron reads besides the block itself. */
 rv_status rv_version_derive(rv_version *version, int rows) {
     rv_status status = RV_OK;
