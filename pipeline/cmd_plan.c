@@ -65,6 +65,19 @@ static void print_rivals(const json_t *plan) {
     }
 }
 
+/* Whether a fixed choice could be faster. A schedule file was not searched for. */
+static void print_searched(const json_t *plan) {
+    const json_t *searched = json_object_get(plan, "searched");
+    double tried = number(searched, "tried"), left = number(searched, "left");
+    if (!tried) return;
+    printf("searched: every count of slots at %.0f counts of chunks; %.0f ruled out by their lower "
+           "bounds\n",
+           tried, number(searched, "ruled_out"));
+    if (left)
+        printf("          %.0f not all tried: these are at most %.1f %% faster\n", left,
+               100 * (number(plan, "makespan_ms") / number(searched, "left_bound_ms") - 1));
+}
+
 static void print_plan(const json_t *plan) {
     const json_t *picture = json_object_get(plan, "picture"), *line;
     size_t i;
@@ -85,6 +98,7 @@ static void print_plan(const json_t *plan) {
            number(plan, "stages") > 1 ? number(plan, "copy_bytes") / 1e6 : 0.0,
            1e3 * number(plan, "latency_ms"));
     print_rivals(plan);
+    print_searched(plan);
 }
 
 rv_code rv_cmd_plan(const rv_arguments *arguments) {

@@ -41,8 +41,8 @@ static void put_all(pen *to, rv_work_kind kind) {
 
 /* ---- schedules -------------------------------------------------------------------------- */
 
-static rv_status generate_serial(const rv_costs *costs, rv_schedule *schedule) {
-    (void)costs;
+static rv_status generate_serial(const rv_costs *costs, int order, rv_schedule *schedule) {
+    (void)costs, (void)order;
     pen to = pen_at(schedule, 0);
     for (int m = 0; m < schedule->micros; m++) {
         for (int c = 0; c < schedule->chunks; c++)
@@ -53,8 +53,8 @@ static rv_status generate_serial(const rv_costs *costs, rv_schedule *schedule) {
     return RV_OK;
 }
 
-static rv_status generate_filldrain(const rv_costs *costs, rv_schedule *schedule) {
-    (void)costs;
+static rv_status generate_filldrain(const rv_costs *costs, int order, rv_schedule *schedule) {
+    (void)costs, (void)order;
     for (int s = 0; s < schedule->stages; s++) {
         pen to = pen_at(schedule, s);
         put_all(&to, RV_WORK_F);
@@ -67,8 +67,8 @@ static rv_status generate_filldrain(const rv_costs *costs, rv_schedule *schedule
 /* The last stage needs the whole sequence before its first B, so C+S-2-s chunks warm up (C of them
  * at the last stage, the next F among them). With B alone, W waits for the cool-down: there one
  * stands before each B, and fills the time in which the stage would wait for it. */
-static rv_status generate_1f1b(const rv_costs *costs, rv_schedule *schedule) {
-    (void)costs;
+static rv_status generate_1f1b(const rv_costs *costs, int order, rv_schedule *schedule) {
+    (void)costs, (void)order;
     const rv_work_kind b = (rv_work_kind)rv_schedule_b(schedule);
     for (int s = 0; s < schedule->stages; s++) {
         pen to = pen_at(schedule, s);
@@ -91,49 +91,26 @@ static rv_status generate_1f1b(const rv_costs *costs, rv_schedule *schedule) {
 /* The first is the rule as published. A greedy choice can cost more than it brings, and which one
  * does cannot be seen while planning, so several orders are made and the best is kept. With few
  * slots a plan that looks at them is better by far, and may be the only one that runs; looking at
- * two slots can help even where there are more. */
-enum { SLOTS_OF_SCHEDULE = -1 };
+ * two slots can help even where there are more. The set is the same for every count of slots: so
+ * zb, too, is never slower with more of them, and `auto` need not try every count. */
 static const rv_zb_variant zb_variants[] = {
     {.patience = 1e-9},
-    {.patience = 1e-9, .slots = SLOTS_OF_SCHEDULE},
-    {.patience = 0, .slots = SLOTS_OF_SCHEDULE},
-    {.patience = 0.05, .slots = SLOTS_OF_SCHEDULE},
     {.patience = 1e-9, .slots = 2},
+    {.patience = 1e-9, .slots = 1},
+    {.patience = 1e-9, .slots = 3},
+    {.patience = 1e-9, .slots = 4},
+    {.patience = 1e-9, .slots = 6},
+    {.patience = 0.05},
+    {.patience = 0.05, .slots = 1},
+    {.patience = 0.05, .slots = 2},
+    {.patience = 0.05, .slots = 4},
+    {.patience = 0, .slots = 1},
+    {.patience = 0, .slots = 2},
+    {.patience = 0, .slots = 4},
 };
 
-/* Makespan of one plan in `other`; INFINITY: it does not run. */
-static rv_status zb_try(const rv_costs *costs, rv_zb_variant variant, rv_schedule *other,
-                        double *makespan) {
-    rv_flaw flaw;
-    if (variant.slots == SLOTS_OF_SCHEDULE) variant.slots = other->slots;
-    rv_status status = rv_zb_plan(costs, &variant, other);
-    if (status) return status;
-    status = rv_schedule_simulate(other, costs, &flaw);
-    if (status && flaw.kind != RV_FLAW_DEADLOCK) return status;
-    *makespan = status ? INFINITY : other->forecast.makespan;
-    return RV_OK;
-}
-
-static rv_status generate_zb(const rv_costs *costs, rv_schedule *schedule) {
-    rv_status status = RV_OK;
-    rv_schedule other = {0};
-    double best = INFINITY, bound, makespan;
-    TRY(rv_schedule_bound(schedule->stages, schedule->micros, schedule->chunks, costs, &bound));
-    TRY(rv_schedule_init(&other, schedule->stages, schedule->micros, schedule->chunks, false, 0));
-    other.slots = schedule->slots;
-    for (size_t i = 0; i < sizeof zb_variants / sizeof *zb_variants; i++) {
-        if (best <= bound * (1 + 1e-9)) break;
-        if (i == 1 && schedule->slots == 0) continue; /* the first again */
-        TRY(zb_try(costs, zb_variants[i], &other, &makespan));
-        if (i > 0 && !(makespan < best * (1 - 1e-9))) continue;
-        best = makespan;
-        rv_work *items = schedule->items;
-        schedule->items = other.items;
-        other.items = items;
-    }
-out:
-    rv_schedule_finish(&other);
-    return status;
+static rv_status generate_zb(const rv_costs *costs, int order, rv_schedule *schedule) {
+    return rv_zb_plan(costs, &zb_variants[order], schedule);
 }
 
 /* ---- table ------------------------------------------------------------------------------ */
@@ -142,29 +119,35 @@ static const rv_generator rows[] = {
     {.row = {.name = "serial", .sentence = "one stage, one micro-batch after the other"},
      .fused = true,
      .one_stage = true,
+     .orders = 1,
      .generate = generate_serial},
     {.row = {.name = "filldrain",
              .sentence = "all forward, then all backward; holds tapes of all micro-batches",
              .source = "Huang et al. 2019 (GPipe); Li et al. 2021 (TeraPipe)"},
      .fused = true,
+     .orders = 1,
      .generate = generate_filldrain},
     {.row = {.name = "filldrain+2bp",
              .sentence = "filldrain with weight gradients after all input gradients",
              .source = "Rae, Lee and Richings 2024 (2BP)"},
+     .orders = 1,
      .generate = generate_filldrain},
     {.row = {.name = "1f1b",
              .sentence = "forward and backward in turn; tapes of little more than one sequence",
              .source = "Fan et al. 2021 (DAPPLE); Sun et al. 2024 (Seq1F1B)"},
      .fused = true,
+     .orders = 1,
      .generate = generate_1f1b},
     {.row = {.name = "1f1b+2bp",
              .sentence = "1f1b with weight gradients put off to the drain; least idle, most memory",
              .source = "Rae, Lee and Richings 2024 (2BP)"},
+     .orders = 1,
      .generate = generate_1f1b},
     {.row = {.name = "zb",
              .sentence = "greedy by costs, weight gradients fill the gaps, within a memory cap",
              .source = "Qi et al. 2023 (zero bubble)"},
      .by_costs = true,
+     .orders = sizeof zb_variants / sizeof *zb_variants,
      .generate = generate_zb},
 };
 static const rv_table table = {"pipeline_schedules", rows, sizeof *rows,
@@ -178,17 +161,53 @@ const rv_generator *rv_generator_find(const char *name) {
     return (const rv_generator *)rv_table_find(&table, name); /* the row is its first member */
 }
 
-rv_status rv_schedule_make(const rv_generator *generator, int stages, int micros, int chunks,
-                           int slots, const rv_costs *costs, rv_schedule *schedule) {
+rv_status rv_schedule_order(const rv_generator *generator, int order, int stages, int micros,
+                            int chunks, const rv_costs *costs, rv_schedule *schedule) {
     rv_status status = RV_OK;
     *schedule = (rv_schedule){0};
     if (generator->one_stage && stages > 1)
         FAIL(RV_CONFIG, "schedule: %s has one stage, not %d", generator->row.name, stages);
     TRY(rv_schedule_init(schedule, stages, micros, chunks, generator->fused, 0));
-    schedule->slots = slots;
     strncpy(schedule->name, generator->row.name, sizeof schedule->name - 1);
-    TRY(generator->generate(costs, schedule));
+    TRY(generator->generate(costs, order, schedule));
 out:
+    if (status) rv_schedule_finish(schedule);
+    return status;
+}
+
+/* Makespan of one order with so many slots; INFINITY: it does not run. */
+static rv_status order_try(rv_schedule *schedule, int slots, const rv_costs *costs,
+                           double *makespan) {
+    rv_flaw flaw;
+    schedule->slots = slots;
+    rv_status status = rv_schedule_simulate(schedule, costs, &flaw);
+    if (status && flaw.kind != RV_FLAW_DEADLOCK) return status;
+    *makespan = status ? INFINITY : schedule->forecast.makespan;
+    return RV_OK;
+}
+
+rv_status rv_schedule_make(const rv_generator *generator, int stages, int micros, int chunks,
+                           int slots, const rv_costs *costs, rv_schedule *schedule) {
+    rv_status status = RV_OK;
+    rv_schedule other = {0};
+    double best = INFINITY, bound, makespan;
+    TRY(rv_schedule_order(generator, 0, stages, micros, chunks, costs, schedule));
+    schedule->slots = slots;
+    if (generator->orders == 1) goto out;
+    TRY(order_try(schedule, slots, costs, &best));
+    TRY(rv_schedule_bound(stages, micros, chunks, costs, &bound));
+    for (int order = 1; order < generator->orders && best > bound * (1 + 1e-9); order++) {
+        rv_schedule_finish(&other);
+        TRY(rv_schedule_order(generator, order, stages, micros, chunks, costs, &other));
+        TRY(order_try(&other, slots, costs, &makespan));
+        if (!(makespan < best * (1 - 1e-9))) continue;
+        best = makespan;
+        rv_schedule slower = *schedule;
+        *schedule = other;
+        other = slower;
+    }
+out:
+    rv_schedule_finish(&other);
     if (status) rv_schedule_finish(schedule);
     return status;
 }

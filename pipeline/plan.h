@@ -57,6 +57,7 @@ typedef struct rv_plan {
     int stages, micros, chunks;
     int *first; /* [stages + 1] layers */
     rv_schedule schedule;
+    rv_searched searched; /* how thorough the search was */
     rv_plan_stage *stage;
     double latency, bandwidth;
     double serial; /* one step on one device, by the same costs */
@@ -75,6 +76,8 @@ RV_CHECKED rv_status rv_plan_make(const rv_plan_desc *desc, rv_plan *out);
 RV_CHECKED rv_status rv_plan_one(const rv_net *net, const rv_train_desc *train, rv_plan *out);
 void rv_plan_finish(rv_plan *plan);
 double rv_plan_stage_bytes(const rv_plan_stage *stage);
+/* The cost of a part at any number of chunks. */
+rv_part_cost rv_plan_cost_at(const rv_cost_points *points, int part, int chunks);
 
 /* ---- profiles (plan_profile.c) ---------------------------------------------------------- */
 /* Block costs as JSON: the object "profile" of `plan --json`, and what --profile reads. */

@@ -43,6 +43,14 @@ out:
     return status;
 }
 
+/* Chunk counts the search simulated, ruled out by their bounds, and left for lack of effort. */
+static json_t *searched_json(const rv_plan *plan) {
+    const rv_searched *it = &plan->searched;
+    return json_pack("{s:i, s:i, s:i, s:o}", "tried", it->tried, "ruled_out", it->ruled_out, "left",
+                     it->left, "left_bound_ms",
+                     rv_json_number(it->left ? 1e3 * it->left_bound : NAN));
+}
+
 json_t *rv_plan_json(const rv_plan *plan, const rv_net *net) {
     const rv_forecast *forecast = &plan->schedule.forecast;
     json_t *stages = json_array(), *rivals = json_array(), *lines = json_array();
@@ -53,12 +61,12 @@ json_t *rv_plan_json(const rv_plan *plan, const rv_net *net) {
     if (picture_json(plan, lines) != RV_OK) json_array_clear(lines);
     return json_pack(
         "{s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o, "
-        "s:o}",
+        "s:o, s:o}",
         "schedule", plan->schedule.name, "stages", plan->stages, "chunks", plan->chunks,
         "micro_batches", plan->micros, "slots", plan->schedule.slots, "makespan_ms",
         1e3 * forecast->total, "bubble", forecast->bubble, "lower_bound_ms", 1e3 * plan->bound,
         "one_device_ms", 1e3 * plan->serial, "speed_up", plan->serial / forecast->total,
         "peak_bytes", plan->bytes, "copy_bytes", plan->copy, "latency_ms", 1e3 * plan->latency,
         "bytes_per_s", plan->bandwidth, "stage", stages, "why", rivals, "picture", lines, "profile",
-        rv_profile_json(plan, net));
+        rv_profile_json(plan, net), "searched", searched_json(plan));
 }

@@ -163,20 +163,25 @@ typedef struct rv_generator {
     rv_row row;
     bool fused;
     bool one_stage; /* S = 1 only */
-    bool by_costs;  /* the order depends on costs and slots */
-    /* Fill the lists of `schedule` (made by rv_schedule_init for this row). */
-    rv_status (*generate)(const rv_costs *costs, rv_schedule *schedule);
+    bool by_costs;  /* the order depends on costs */
+    int orders;     /* so many lists it can make; the first is the plain one */
+    /* Fill the lists of `schedule` (made by rv_schedule_init for this row) with order 0 .. */
+    rv_status (*generate)(const rv_costs *costs, int order, rv_schedule *schedule);
 } rv_generator;
 /* Rows serial, filldrain, filldrain+2bp, 1f1b, 1f1b+2bp, zb. */
 const rv_table *rv_generator_table(void);
 const rv_generator *rv_generator_find(const char *name); /* NULL: none */
-/* Make the lists (not yet simulated). Costs are read by zb only: it plans with their times and
- * with their caps, C+2(S-1) where there are none. RV_CONFIG: S > 1 for serial, a cap below C for
- * zb. */
+/* The lists of one order, without a limit of slots, not yet simulated. Costs are read by zb only: it
+ * plans with their times and with their caps, C+2(S-1) where there are none. RV_CONFIG: S > 1 for
+ * serial, a cap below C for zb. No order is slower with more slots. */
+RV_CHECKED rv_status rv_schedule_order(const rv_generator *generator, int order, int stages,
+                                       int micros, int chunks, const rv_costs *costs,
+                                       rv_schedule *schedule);
+/* The lists of the order that is fastest with so many slots; simulate it to see its times. */
 RV_CHECKED rv_status rv_schedule_make(const rv_generator *generator, int stages, int micros,
                                       int chunks, int slots, const rv_costs *costs,
                                       rv_schedule *schedule);
-/* One greedy order of zb (zb.c); the generator makes several and keeps the best. */
+/* One greedy order of zb (zb.c); the generator has several. */
 typedef struct rv_zb_variant {
     double patience; /* in chunks of the costliest stage: what arrives so soon is waited for. Never
                         0 in the plain form: rounding must not decide what is at one time */
@@ -208,23 +213,40 @@ int rv_delay_two_streams(int stages, int chunks, int stage);
 int rv_group_2bw(int stages, int chunks);
 
 /* ---- search (search.c) ------------------------------------------------------------------ */
-/* `auto`: generators, chunk counts and slot counts are tried by simulation. */
+/* `auto`: generators, their orders, chunk counts and slot counts are tried by simulation. */
 typedef struct rv_search {
     int stages, micros;
     const int *chunks; /* candidates, [chunk_count] */
     int chunk_count;
-    int slots;                     /* 0: any of 1 to 8, 12, 16 and one per message; else these */
+    int slots;                     /* 0: any; else these */
     bool norm;                     /* the step has NORM items */
     const rv_generator *generator; /* NULL: all */
     /* Costs at C chunks; what it points to lives until the next call. */
     rv_status (*costs)(void *context, int chunks, rv_costs *costs);
+    /* With a limit of memory: bytes at `chunks` and `slots`, never less with more slots. `schedule`
+     * is simulated and tells the tapes; NULL: the least that any schedule needs, one sequence of
+     * tapes at each stage. */
+    rv_status (*bytes)(void *context, int chunks, int slots, const rv_schedule *schedule,
+                       double *bytes);
+    double memory; /* 0: no limit; else zb is also tried with fewer tapes */
+    double effort; /* items to plan and simulate before it gives up once it has a schedule; 0: any */
     void *context;
 } rv_search;
+/* How thorough it was. */
+typedef struct rv_searched {
+    int tried, ruled_out, left; /* chunk counts: simulated, cannot be faster or fit, not tried */
+    double left_bound;          /* nothing that was not tried takes less than that; INFINITY: all */
+    double least;               /* bytes: of all that runs, the least that was met; INFINITY */
+} rv_searched;
 /* The schedule of one step of least total time, with its U, simulated; among equals (to 1e-9) that
  * of least peak (largest share of a sequence held by any stage), then fewest slots, fewest chunks,
- * first row. Never slower than a fixed choice among the candidates. RV_CONFIG: none runs (the last
- * reason is in the text). */
-RV_CHECKED rv_status rv_schedule_search(const rv_search *search, rv_schedule *best);
+ * first row. Chunk counts are taken by their lower bounds, the promising first, and left out when
+ * the bound is above what was found: unless `left` says otherwise, no fixed choice among the
+ * candidates, any count of slots included, is faster within the memory, and it finds one that fits
+ * whenever there is one. RV_CONFIG: none runs (the last reason is in the text); RV_RESOURCE: none
+ * fits the memory. searched may be NULL. */
+RV_CHECKED rv_status rv_schedule_search(const rv_search *search, rv_schedule *best,
+                                        rv_searched *searched);
 
 #ifdef __cplusplus
 }

@@ -1,16 +1,45 @@
-/* `schedule: auto`, `chunks: auto`, `slots: auto`: simulate them all, keep the best. */
+/*
+ * `schedule: auto`, `chunks: auto`, `slots: auto`: simulate, keep the best, leave out only what
+ * cannot be better. A candidate is one fixed order of the items, which is never slower and never
+ * smaller with more slots: so the most slots that fit give its best time, and the fewest that keep
+ * this time are found by halving.
+ */
 #include <math.h>
+#include <stdlib.h>
 
 #include "pipeline/schedule.h"
 
 /* Costs are measured: differences below this are none. */
 static const double close = 1e-9;
+/* Planning an item costs about as much as simulating so many. */
+enum { PLAN_EFFORT = 3, CAPS = 5 };
 
 typedef struct found {
     rv_schedule schedule; /* zeroed: nothing yet */
     double tapes;         /* largest share of a sequence any stage holds */
     int row;
 } found;
+
+typedef struct candidate {
+    int chunks;
+    double bound; /* no schedule at these chunks takes less */
+} candidate;
+
+typedef struct hunt {
+    const rv_search *search;
+    rv_searched told;
+    rv_costs costs; /* at the chunks at hand, */
+    candidate at;
+    int messages; /* of an edge; more slots have no use */
+    int *cap;     /* [stages] */
+    found best;
+    double fastest; /* total of the fastest candidate; `best` is as fast to `close` */
+    double effort;  /* so far */
+    candidate smallest; /* of those that cannot fit */
+    double smallest_bytes;
+} hunt;
+
+/* ---- candidates ------------------------------------------------------------------------- */
 
 static double tapes_of(const rv_schedule *schedule, const rv_costs *costs) {
     double most = 0, steps = 0;
@@ -21,102 +50,298 @@ static double tapes_of(const rv_schedule *schedule, const rv_costs *costs) {
     return most / steps;
 }
 
+/* Of candidates of one time. */
 static bool better(const found *a, const found *b) {
-    if (!b->schedule.items) return true;
-    double x = a->schedule.forecast.total, y = b->schedule.forecast.total;
-    if (fabs(x - y) > close * y) return x < y;
     if (fabs(a->tapes - b->tapes) > close) return a->tapes < b->tapes;
     if (a->schedule.slots != b->schedule.slots) return a->schedule.slots < b->schedule.slots;
     if (a->schedule.chunks != b->schedule.chunks) return a->schedule.chunks < b->schedule.chunks;
     return a->row < b->row;
 }
 
-/* Make and simulate one candidate. *runs false: it cannot run or be made, the error says why. */
-static rv_status make(const rv_search *search, const rv_costs *costs, int row, int chunks,
-                      int slots, found *it, bool *runs) {
-    rv_status status = RV_OK;
+static bool slower(const hunt *h, double total) {
+    return total > h->fastest * (1 + close);
+}
+
+/* Take the candidate when it is better; what is not kept stays in *it. */
+static void keep(hunt *h, found *it) {
+    const double total = it->schedule.forecast.total;
+    if (slower(h, total)) return;
+    h->fastest = fmin(h->fastest, total);
+    const bool first = !h->best.schedule.items || slower(h, h->best.schedule.forecast.total);
+    if (!first && !better(it, &h->best)) return;
+    found other = h->best;
+    h->best = *it;
+    *it = other;
+}
+
+/* *runs false: it cannot run or be made, the error says why; that is no failure of the search. */
+static rv_status judged(rv_status status, bool *runs) {
+    *runs = status == RV_OK;
+    return status == RV_CONFIG ? RV_OK : status;
+}
+
+static rv_status simulate(hunt *h, found *it, int slots, bool *runs) {
     rv_flaw flaw;
-    *it = (found){.row = row};
-    status = rv_schedule_make((const void *)rv_table_row(rv_generator_table(), row), search->stages,
-                              search->micros, chunks, slots, costs, &it->schedule);
+    h->effort += rv_schedule_count(&it->schedule);
+    it->schedule.slots = slots;
+    return judged(rv_schedule_simulate(&it->schedule, &h->costs, &flaw), runs);
+}
+
+static rv_status make(hunt *h, int row, int order, found *it, bool *runs) {
+    const rv_search *search = h->search;
+    const rv_generator *generator = (const void *)rv_table_row(rv_generator_table(), row);
+    rv_status status = rv_schedule_order(generator, order, search->stages, search->micros,
+                                         h->at.chunks, &h->costs, &it->schedule);
+    it->row = row;
     if (status == RV_OK)
         status = rv_schedule_add_updates(&it->schedule, search->micros, search->norm);
-    if (status == RV_OK) status = rv_schedule_simulate(&it->schedule, costs, &flaw);
-    *runs = status == RV_OK;
-    if (*runs)
-        it->tapes = tapes_of(&it->schedule, costs);
-    else
-        rv_schedule_finish(&it->schedule);
-    return status == RV_CONFIG ? RV_OK : status; /* what cannot run is no failure of the search */
+    if (generator->by_costs) h->effort += PLAN_EFFORT * (double)rv_schedule_count(&it->schedule);
+    return judged(status, runs);
 }
 
-/* Take the candidate when it is better, else free it. */
-static void keep(found *best, found *it) {
-    if (better(it, best)) {
-        found other = *best;
-        *best = *it;
-        *it = other;
-    }
-    rv_schedule_finish(&it->schedule);
+/* ---- slots ------------------------------------------------------------------------------ */
+
+static rv_status bytes_at(const hunt *h, const found *it, int slots, double *bytes) {
+    const rv_search *search = h->search;
+    *bytes = 0;
+    if (!search->memory) return RV_OK;
+    return search->bytes(search->context, h->at.chunks, slots, &it->schedule, bytes);
 }
 
-/* A row at C chunks with every count of slots that can make a difference. More slots never slow a
- * fixed order down, so most rows need only the fewest that reach their full speed; zb makes another
- * order for every count. As many slots as messages are no limit. */
-static rv_status try_row(const rv_search *search, const rv_costs *costs, int row, int chunks,
-                         found *best) {
-    static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
+/* The most slots up to `most` that fit the memory, 0: none. Tapes follow from the order alone. */
+static rv_status slots_fitting(const hunt *h, const found *it, int most, int *slots) {
     rv_status status = RV_OK;
-    const rv_generator *generator = (const void *)rv_table_row(rv_generator_table(), row);
-    const int messages = search->micros * chunks;
-    found it;
+    int low = 0, high = most + 1; /* low fits, high does not */
+    double bytes;
+    while (high - low > 1) {
+        int middle = high > most ? most : low + (high - low) / 2;
+        TRY(bytes_at(h, it, middle, &bytes));
+        if (bytes <= h->search->memory)
+            low = middle;
+        else
+            high = middle;
+    }
+    *slots = low;
+out:
+    return status;
+}
+
+/* The fewest slots up to `most` with which it takes at most `total`, and the simulation of it. With
+ * `most` it does. Few are enough for most orders, so the halving starts from below. */
+static rv_status slots_fewest(hunt *h, found *it, int most, double total) {
+    rv_status status = RV_OK;
+    int low = 0, high = most, at = most;
     bool runs;
-    TRY(make(search, costs, row, chunks, search->slots ? search->slots : messages, &it, &runs));
-    const double full = runs ? it.schedule.forecast.total : INFINITY;
-    const bool fixed = !generator->by_costs;
-    if (runs) keep(best, &it);
-    if (search->slots || (fixed && full > best->schedule.forecast.total * (1 + close))) goto out;
-    for (size_t i = 0; i < sizeof counts / sizeof *counts && counts[i] < messages; i++) {
-        TRY(make(search, costs, row, chunks, counts[i], &it, &runs));
-        if (!runs) continue;
-        const double total = it.schedule.forecast.total;
-        keep(best, &it);
-        if (fixed && total <= full * (1 + close)) break;
+    while (high - low > 1) {
+        at = high == most && 2 * low < most ? 2 * low + !low : low + (high - low) / 2;
+        TRY(simulate(h, it, at, &runs));
+        if (runs && it->schedule.forecast.total <= total)
+            high = at;
+        else
+            low = at;
+    }
+    if (at != high) TRY(simulate(h, it, high, &runs));
+out:
+    return status;
+}
+
+/* For the error's text: what the order takes with the fewest slots with which it runs. */
+static rv_status least_note(hunt *h, found *it) {
+    rv_status status = RV_OK;
+    double bytes;
+    if (!h->search->slots) TRY(slots_fewest(h, it, h->messages, INFINITY));
+    TRY(bytes_at(h, it, it->schedule.slots, &bytes));
+    h->told.least = fmin(h->told.least, bytes);
+out:
+    return status;
+}
+
+/* ---- one number of chunks --------------------------------------------------------------- */
+
+static rv_status try_order(hunt *h, int row, int order) {
+    rv_status status = RV_OK;
+    found it = {0};
+    bool runs;
+    int slots = h->search->slots ? h->search->slots : h->messages, fitting = slots;
+    TRY(make(h, row, order, &it, &runs));
+    if (!runs) goto out;
+    TRY(simulate(h, &it, slots, &runs));
+    if (!runs || slower(h, it.schedule.forecast.total)) goto out;
+    if (h->search->memory) TRY(slots_fitting(h, &it, slots, &fitting));
+    if (fitting < slots && (h->search->slots || fitting == 0)) {
+        TRY(least_note(h, &it));
+        goto out;
+    }
+    if (fitting < slots) {
+        TRY(simulate(h, &it, fitting, &runs));
+        if (!runs) TRY(least_note(h, &it));
+        if (!runs || slower(h, it.schedule.forecast.total)) goto out;
+    }
+    const double total = it.schedule.forecast.total;
+    it.tapes = tapes_of(&it.schedule, &h->costs);
+    it.schedule.slots = 1; /* at best */
+    const bool useless = h->best.schedule.items && total >= h->fastest && !better(&it, &h->best);
+    it.schedule.slots = fitting;
+    if (useless) goto out;
+    h->fastest = fmin(h->fastest, total);
+    if (!h->search->slots) TRY(slots_fewest(h, &it, fitting, total * (1 + close)));
+    keep(h, &it);
+out:
+    rv_schedule_finish(&it.schedule);
+    return status;
+}
+
+static bool exhausted(const hunt *h) {
+    return h->best.schedule.items && h->search->effort > 0 && h->effort > h->search->effort;
+}
+
+/* All orders of a row, until one is as fast as can be. */
+static rv_status try_orders(hunt *h, int row) {
+    rv_status status = RV_OK;
+    const rv_generator *it = (const void *)rv_table_row(rv_generator_table(), row);
+    for (int order = 0; order < it->orders && !exhausted(h); order++) {
+        if (order > 0 && h->fastest <= h->at.bound * (1 + close)) break;
+        TRY(try_order(h, row, order));
     }
 out:
     return status;
 }
 
-rv_status rv_schedule_search(const rv_search *search, rv_schedule *best) {
+/* A row that plans with caps: with its own, and where memory is limited with ever smaller ones down
+ * to one sequence. Always the same set, so that a wish for another slot count finds nothing else. */
+static rv_status try_row(hunt *h, int row) {
     rv_status status = RV_OK;
-    found winner = {0};
-    int rows = rv_generator_table()->count;
-    *best = (rv_schedule){0};
-    if (search->chunk_count < 1) FAIL(RV_CONFIG, "schedule: no number of chunks to choose from");
-    rv_fail(RV_CONFIG, "schedule: nothing was tried"); /* what the text says if nothing runs */
+    const rv_generator *it = (const void *)rv_table_row(rv_generator_table(), row);
+    const int stages = h->search->stages, spare = 2 * (stages - 1);
+    const bool capped = it->by_costs && h->search->memory && !h->costs.cap;
+    if (!capped) return try_orders(h, row);
+    for (int i = CAPS - 1, last = -1; i >= 0; i--) {
+        int cap = h->at.chunks + spare * i / (CAPS - 1);
+        if (cap == last) continue;
+        last = cap;
+        for (int s = 0; s < stages; s++)
+            h->cap[s] = cap;
+        h->costs.cap = h->cap;
+        status = try_orders(h, row);
+        h->costs.cap = NULL;
+        TRY(status);
+    }
+out:
+    return status;
+}
+
+static rv_status try_chunks(hunt *h) {
+    rv_status status = RV_OK;
+    const rv_search *search = h->search;
+    TRY(search->costs(search->context, h->at.chunks, &h->costs));
+    h->messages = search->micros * h->at.chunks;
+    for (int row = 0; row < rv_generator_table()->count; row++) {
+        const rv_generator *it = (const void *)rv_table_row(rv_generator_table(), row);
+        if (search->generator && it != search->generator) continue;
+        if (it->one_stage && search->stages > 1 && !search->generator) continue;
+        TRY(try_row(h, row));
+    }
+out:
+    return status;
+}
+
+/* ---- all -------------------------------------------------------------------------------- */
+
+static int by_bound(const void *left, const void *right) {
+    const candidate *a = left, *b = right;
+    if (a->bound != b->bound) return a->bound < b->bound ? -1 : 1;
+    return (a->chunks > b->chunks) - (a->chunks < b->chunks);
+}
+
+/* The step ends with an update, which no schedule avoids. */
+static rv_status bounds_find(const rv_search *search, candidate *list) {
+    rv_status status = RV_OK;
     for (int i = 0; i < search->chunk_count; i++) {
-        rv_costs costs = {0};
-        double bound;
-        TRY(search->costs(search->context, search->chunks[i], &costs));
+        rv_costs costs;
+        double update = INFINITY;
+        list[i].chunks = search->chunks[i];
         if (search->stages < 1 || search->micros < 1 || search->chunks[i] < 1)
             FAIL(RV_CONFIG, "schedule: %d stages, %d micro-batches, %d chunks", search->stages,
                  search->micros, search->chunks[i]);
-        TRY(rv_schedule_bound(search->stages, search->micros, search->chunks[i], &costs, &bound));
-        if (winner.schedule.items && bound > winner.schedule.forecast.total * (1 + close)) continue;
-        for (int row = 0; row < rows; row++) {
-            const rv_generator *it = (const void *)rv_table_row(rv_generator_table(), row);
-            if (search->generator && it != search->generator) continue;
-            if (it->one_stage && search->stages > 1 && !search->generator) continue;
-            TRY(try_row(search, &costs, row, search->chunks[i], &winner));
-        }
+        TRY(search->costs(search->context, search->chunks[i], &costs));
+        TRY(rv_schedule_bound(search->stages, search->micros, search->chunks[i], &costs,
+                              &list[i].bound));
+        for (int s = 0; s < search->stages; s++)
+            update = fmin(update, costs.u ? costs.u[s] : 0);
+        list[i].bound += update;
     }
-    if (!winner.schedule.items) { /* the last candidate's reason stands in the thread's error */
+    qsort(list, (size_t)search->chunk_count, sizeof *list, by_bound);
+out:
+    return status;
+}
+
+/* False: nothing at these chunks fits. The smallest of such is remembered for the error's text. */
+static rv_status may_fit(hunt *h, bool *may) {
+    rv_status status = RV_OK;
+    const rv_search *search = h->search;
+    double bytes = 0;
+    if (search->memory)
+        TRY(search->bytes(search->context, h->at.chunks, search->slots ? search->slots : 1, NULL,
+                          &bytes));
+    *may = bytes <= search->memory;
+    if (!*may && bytes < h->smallest_bytes) h->smallest_bytes = bytes, h->smallest = h->at;
+out:
+    return status;
+}
+
+static rv_status hunt_all(hunt *h, const candidate *list) {
+    rv_status status = RV_OK;
+    rv_searched *told = &h->told;
+    bool may;
+    for (int i = 0; i < h->search->chunk_count; i++) {
+        h->at = list[i];
+        TRY(may_fit(h, &may));
+        if (!may || slower(h, h->at.bound)) {
+            told->ruled_out++;
+            continue;
+        }
+        if (!exhausted(h)) {
+            told->tried++;
+            TRY(try_chunks(h));
+        }
+        if (!exhausted(h)) continue;
+        if (slower(h, h->at.bound)) continue;
+        told->left++; /* begun ones among them */
+        told->left_bound = fmin(told->left_bound, h->at.bound);
+    }
+    if (!h->best.schedule.items && isfinite(h->smallest_bytes)) { /* its bytes are a bound: see */
+        h->at = h->smallest;
+        TRY(try_chunks(h));
+    }
+out:
+    return status;
+}
+
+rv_status rv_schedule_search(const rv_search *search, rv_schedule *best, rv_searched *searched) {
+    rv_status status = RV_OK;
+    hunt h = {.search = search, .fastest = INFINITY, .smallest_bytes = INFINITY};
+    candidate *list = NULL;
+    h.told = (rv_searched){.left_bound = INFINITY, .least = INFINITY};
+    *best = (rv_schedule){0};
+    if (search->chunk_count < 1) FAIL(RV_CONFIG, "schedule: no number of chunks to choose from");
+    rv_fail(RV_CONFIG, "schedule: nothing was tried"); /* what the text says if nothing runs */
+    TRY(rv_alloc((size_t)search->chunk_count, sizeof *list, "chunks", &list));
+    TRY(bounds_find(search, list));
+    TRY(rv_alloc((size_t)search->stages, sizeof *h.cap, "caps", &h.cap));
+    TRY(hunt_all(&h, list));
+    if (!h.best.schedule.items) { /* the last candidate's reason stands in the thread's error */
+        if (isfinite(h.told.least))
+            FAIL(RV_RESOURCE, "schedule: none fits %.1f MB; the least found needs %.1f MB",
+                 search->memory / 1e6, h.told.least / 1e6);
         status = RV_CONFIG;
         goto out;
     }
-    *best = winner.schedule;
-    winner.schedule = (rv_schedule){0};
+    *best = h.best.schedule;
+    h.best.schedule = (rv_schedule){0};
 out:
-    rv_schedule_finish(&winner.schedule);
+    if (searched) *searched = h.told;
+    rv_schedule_finish(&h.best.schedule);
+    rv_free(h.cap);
+    rv_free(list);
     return status;
 }

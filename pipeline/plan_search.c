@@ -1,0 +1,294 @@
+/*
+ * What a plan weighs and how long it takes, for every schedule the search looks at. Bytes are those
+ * the executor will allocate, so a limit of memory can be kept before anything is made.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "pipeline/plan_search.h"
+
+/* Chunk counts up to CHUNKS_ALL are all looked at, above it in steps of one in CHUNKS_ALL / 2. EFFORT
+ * items are planned and simulated in about a second. */
+enum { CHUNKS_ALL = 1024, EFFORT = 12000000 };
+
+/* ---- memory ----------------------------------------------------------------------------- */
+
+double rv_plan_stage_bytes(const rv_plan_stage *stage) {
+    const rv_plan_bytes *b = &stage->bytes;
+    return b->weights + b->versions + b->tapes + b->state + b->slots + b->scratch;
+}
+
+/* The part of the net a stage has, and how it is run. */
+typedef struct piece {
+    int first, last, chunks, slots;
+    double scratch;
+    int records;         /* tapes at the peak, in chunks */
+    const rv_work *list; /* NULL: as few benches as can be */
+    int count;
+} piece;
+
+/* Micro-batches between first F and last W need a state each; little, so M of them are counted. */
+static rv_status part_weigh(const rv_plan_search *s, const piece *part, rv_plan_stage *stage) {
+    rv_status status = RV_OK;
+    const rv_net *net = s->desc->cost.net;
+    const rv_train_desc *train = s->desc->cost.train;
+    const int rows = (train->batch + s->micros - 1) / s->micros;
+    const int steps = (s->steps + part->chunks - 1) / part->chunks;
+    const rv_range range = rv_net_range(net, part->first, part->last);
+    rv_crossing before = {0}, after = {0};
+    TRY(rv_net_crossing(net, range.first, &before));
+    TRY(rv_net_crossing(net, range.last, &after));
+    double in = (double)rv_wire_forward_bytes(&before, steps, rows);
+    stage->forward_message = (double)rv_wire_forward_bytes(&after, steps, rows);
+    stage->backward_message = (double)rv_wire_backward_bytes(&after, steps, rows);
+    const rv_tapes_desc tapes = {.range = &range,
+                                 .before = &before,
+                                 .policy = train->tape,
+                                 .steps = steps,
+                                 .rows = rows,
+                                 .records = part->records,
+                                 .list = part->list,
+                                 .count = part->count};
+    stage->bytes = (rv_plan_bytes){
+        .weights = 4 * ((double)range.n_all + (s->copies - 1) * (double)range.n_trained),
+        .tapes = (double)rv_tapes_bytes(&tapes),
+        .state = (s->micros + 1.0) * (double)rv_state_bytes(&range, rows),
+        .slots = part->slots * (in + stage->backward_message),
+        .scratch = part->scratch,
+    };
+out:
+    rv_free(before.tensor);
+    rv_free(after.tensor);
+    return status;
+}
+
+/* Saving takes a copy of everything; a single stage has it anyway. */
+static double copy_bytes(const rv_plan_search *s) {
+    return s->copies * 4 * (double)s->desc->cost.net->n_all;
+}
+
+/* stage: [stages], bytes and messages are filled in; or NULL. */
+static rv_status weigh(const rv_plan_search *s, int chunks, int slots, const rv_schedule *schedule,
+                       rv_plan_stage *stage, double *bytes) {
+    rv_status status = RV_OK;
+    *bytes = s->stages > 1 ? copy_bytes(s) : 0;
+    for (int i = 0; i < s->stages; i++) {
+        rv_plan_stage own, *to = stage ? &stage[i] : &own;
+        piece part = {.first = s->first[i],
+                     .last = s->first[i + 1],
+                     .chunks = chunks,
+                     .slots = slots ? slots : s->micros * chunks,
+                     .scratch = rv_plan_cost_at(s->points, i, chunks).scratch_bytes,
+                     .records = schedule ? schedule->forecast.peak[i] : chunks};
+        if (schedule) part.list = rv_schedule_list(schedule, i, &part.count);
+        TRY(part_weigh(s, &part, to));
+        *bytes += rv_plan_stage_bytes(to);
+    }
+out:
+    return status;
+}
+
+rv_status rv_plan_bytes_of(void *search, int chunks, int slots, const rv_schedule *schedule,
+                           double *bytes) {
+    return weigh(search, chunks, slots, schedule, NULL, bytes);
+}
+
+rv_status rv_plan_adopt(rv_plan_search *s, rv_plan *plan) {
+    const rv_schedule *schedule = &plan->schedule;
+    plan->chunks = schedule->chunks;
+    plan->copy = copy_bytes(s);
+    for (int i = 0; i < plan->stages; i++)
+        plan->stage[i].cost = rv_plan_cost_at(s->points, i, plan->chunks);
+    return weigh(s, plan->chunks, schedule->slots, schedule, plan->stage, &plan->bytes);
+}
+
+/* ---- search ----------------------------------------------------------------------------- */
+
+rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs) {
+    rv_plan_search *s = search;
+    for (int i = 0; i < s->stages; i++) {
+        rv_part_cost cost = rv_plan_cost_at(s->points, i, chunks);
+        s->f[i] = cost.f, s->b[i] = cost.b, s->w[i] = cost.w;
+        s->u[i] = cost.u, s->norm[i] = cost.norm;
+    }
+    for (int c = 0; c < chunks; c++)
+        s->chunk_steps[c] = rv_cut(c + 1, chunks, s->steps) - rv_cut(c, chunks, s->steps);
+    *costs = (rv_costs){.f = s->f,
+                        .b = s->b,
+                        .w = s->w,
+                        .u = s->u,
+                        .norm = s->norm,
+                        .chunk_steps = s->chunk_steps,
+                        .latency = s->latency};
+    return RV_OK;
+}
+
+void rv_plan_search_finish(rv_plan_search *s) {
+    rv_free(s->chunk_steps);
+    rv_free(s->f);
+    *s = (rv_plan_search){0};
+}
+
+rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const rv_plan *plan,
+                              const rv_cost_points *points) {
+    rv_status status = RV_OK;
+    size_t n = (size_t)plan->stages;
+    rv_optimizer *optimizer = NULL;
+    *s = (rv_plan_search){.desc = desc,
+                          .points = points,
+                          .first = plan->first,
+                          .stages = plan->stages,
+                          .micros = plan->micros,
+                          .steps = desc->cost.net->desc->steps,
+                          .latency = plan->latency};
+    TRY(rv_optimizer_create(desc->cost.net, desc->cost.train, INT32_MAX, &optimizer));
+    s->copies = 2 + rv_optimizer_slots(optimizer);
+    TRY(rv_alloc(5 * n, sizeof *s->f, "costs", &s->f));
+    s->b = s->f + n, s->w = s->b + n, s->u = s->w + n, s->norm = s->u + n;
+    TRY(rv_alloc((size_t)s->steps, sizeof *s->chunk_steps, "costs", &s->chunk_steps));
+out:
+    rv_optimizer_destroy(optimizer);
+    return status;
+}
+
+/* The numbers of chunks to choose from. list: [steps + 1]. */
+static int chunks_list(const rv_plan_search *s, int *list) {
+    const rv_plan_desc *desc = s->desc;
+    int most = s->steps < RV_CHUNKS_MOST ? s->steps : RV_CHUNKS_MOST, count = 0;
+    if (!desc->chunks_auto || rv_net_check_chunks(desc->cost.net, 2) != RV_OK) {
+        list[count++] = desc->chunks_auto ? 1 : desc->cost.train->chunks;
+        return count;
+    }
+    for (int c = 1; c < most; c += c < CHUNKS_ALL ? 1 : c / (CHUNKS_ALL / 2))
+        list[count++] = c;
+    list[count++] = most;
+    return count;
+}
+
+static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
+                             const rv_generator *generator, rv_schedule *best,
+                             rv_searched *searched) {
+    const rv_search search = {.stages = s->stages,
+                              .micros = s->micros,
+                              .chunks = chunks,
+                              .chunk_count = count,
+                              .slots = s->desc->slots,
+                              .norm = s->desc->cost.train->clip_norm > 0,
+                              .generator = generator,
+                              .costs = rv_plan_costs,
+                              .bytes = rv_plan_bytes_of,
+                              .memory = s->desc->memory,
+                              .effort = EFFORT,
+                              .context = s};
+    return rv_schedule_search(&search, best, searched);
+}
+
+rv_status rv_plan_seek(rv_plan_search *s, rv_plan *plan) {
+    rv_status status = RV_OK;
+    int *chunks = NULL;
+    TRY(rv_alloc((size_t)s->steps + 1, sizeof *chunks, "chunks", &chunks));
+    int count = chunks_list(s, chunks);
+    status = search_once(s, chunks, count, s->desc->generator, &plan->schedule, &plan->searched);
+    if (status == RV_RESOURCE)
+        FAIL(RV_RESOURCE, "pipeline.memory: no schedule fits %.1f MB; the least found needs %.1f MB",
+             s->desc->memory / 1e6, plan->searched.least / 1e6);
+    TRY(status);
+    TRY(rv_plan_adopt(s, plan));
+out:
+    rv_free(chunks);
+    return status;
+}
+
+rv_status rv_plan_rivals(rv_plan_search *s, rv_plan *plan) {
+    rv_status status = RV_OK;
+    const rv_table *table = rv_generator_table();
+    TRY(rv_alloc((size_t)table->count, sizeof *plan->rivals, "schedules", &plan->rivals));
+    for (int row = 0; row < table->count; row++) {
+        const rv_generator *generator = (const void *)rv_table_row(table, row);
+        rv_plan_rival *rival = &plan->rivals[plan->rival_count];
+        rv_schedule found = {0};
+        if (generator->one_stage && plan->stages > 1) continue;
+        plan->rival_count++;
+        rival->name = generator->row.name;
+        status = search_once(s, &plan->chunks, 1, generator, &found, NULL);
+        if (status != RV_OK && status != RV_CONFIG && status != RV_RESOURCE) goto out;
+        rival->runs = status == RV_OK;
+        if (!rival->runs)
+            snprintf(rival->why, sizeof rival->why, "%.150s", rv_error_get()->message);
+        status = RV_OK;
+        if (!rival->runs) continue;
+        rival->total = found.forecast.total;
+        rival->slots = found.slots;
+        for (int i = 0; i < plan->stages; i++)
+            if (found.forecast.peak[i] > rival->peak) rival->peak = found.forecast.peak[i];
+        rv_schedule_finish(&found);
+    }
+out:
+    return status;
+}
+
+/* ---- cuts of least memory --------------------------------------------------------------- */
+
+/* Bytes of a stage of blocks [from, to), or its layers. */
+static rv_status blocks_weigh(const rv_plan_search *s, const rv_cost_points *blocks, int from,
+                              int to, int chunks, double *bytes) {
+    rv_plan_stage stage;
+    piece part = {.first = blocks->part[0][from].first,
+                 .last = blocks->part[0][to - 1].last,
+                 .chunks = chunks,
+                 .slots = s->desc->slots ? s->desc->slots : 1,
+                 .records = chunks};
+    for (int i = from; i < to; i++)
+        part.scratch = fmax(part.scratch, rv_plan_cost_at(blocks, i, chunks).scratch_bytes);
+    rv_status status = part_weigh(s, &part, &stage);
+    *bytes = rv_plan_stage_bytes(&stage);
+    return status;
+}
+
+/* least[s * (blocks + 1) + j]: of s stages with the first j blocks; from: where the last begins. */
+static rv_status cuts_at(const rv_plan_search *s, const rv_cost_points *blocks, int chunks,
+                         double *least, int *from) {
+    rv_status status = RV_OK;
+    const int L = blocks->parts, row = L + 1;
+    for (int i = 0; i < (s->stages + 1) * row; i++)
+        least[i] = i == 0 ? 0 : INFINITY;
+    for (int i = 0; i < L; i++)
+        for (int j = i + 1; j <= L; j++) {
+            double bytes;
+            TRY(blocks_weigh(s, blocks, i, j, chunks, &bytes));
+            for (int k = 1; k <= s->stages; k++) {
+                double sum = least[(k - 1) * row + i] + bytes;
+                if (sum < least[k * row + j]) least[k * row + j] = sum, from[k * row + j] = i;
+            }
+        }
+out:
+    return status;
+}
+
+rv_status rv_plan_smallest_cuts(rv_plan_search *s, const rv_cost_points *blocks, int *first) {
+    rv_status status = RV_OK;
+    const int L = blocks->parts, row = L + 1;
+    size_t cells = (size_t)(s->stages + 1) * (size_t)row;
+    double *least = NULL, best = INFINITY;
+    int *from = NULL, *chunks = NULL;
+    TRY(rv_alloc(cells, sizeof *least, "cuts", &least));
+    TRY(rv_alloc(cells, sizeof *from, "cuts", &from));
+    TRY(rv_alloc((size_t)s->steps + 1, sizeof *chunks, "chunks", &chunks));
+    int count = chunks_list(s, chunks);
+    for (int i = 0; i < count; i += 1 + i / 8) { /* bytes change little from one to the next */
+        int c = chunks[count - 1 - i];
+        TRY(cuts_at(s, blocks, c, least, from));
+        if (!(least[s->stages * row + L] < best)) continue;
+        best = least[s->stages * row + L];
+        first[s->stages] = blocks->part[0][L - 1].last;
+        for (int k = s->stages, j = L; k > 0; k--) {
+            j = from[k * row + j];
+            first[k - 1] = blocks->part[0][j].first;
+        }
+    }
+out:
+    rv_free(chunks);
+    rv_free(from);
+    rv_free(least);
+    return status;
+}

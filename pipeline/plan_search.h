@@ -1,0 +1,51 @@
+/*
+ * Inside pipeline/: the search of a plan: costs and bytes of its stages at any number of chunks,
+ * the fastest schedule that fits the memory, and what other schedules would have given.
+ */
+#ifndef RV_PIPELINE_PLAN_SEARCH_H
+#define RV_PIPELINE_PLAN_SEARCH_H
+
+#include "pipeline/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeroed = empty. Arrays are of the stages; points, first and desc are borrowed. */
+typedef struct rv_plan_search {
+    const rv_plan_desc *desc;
+    const rv_cost_points *points;
+    const int *first; /* [stages + 1] layers */
+    int stages, micros, steps;
+    double latency;
+    double copies; /* floats kept for every trained weight: itself, gradient, optimiser */
+    double *f, *b, *w, *u, *norm;
+    int *chunk_steps;
+} rv_plan_search;
+
+/* Points hold a cost for each stage between `first`. */
+RV_CHECKED rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc,
+                                         const rv_plan *plan, const rv_cost_points *points);
+void rv_plan_search_finish(rv_plan_search *s);
+
+/* For rv_search. */
+RV_CHECKED rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs);
+RV_CHECKED rv_status rv_plan_bytes_of(void *search, int chunks, int slots,
+                                      const rv_schedule *schedule, double *bytes);
+
+/* plan->schedule: the fastest; with a limit of memory the fastest that fits. RV_RESOURCE: nothing
+ * does, the least bytes that were found are told. */
+RV_CHECKED rv_status rv_plan_seek(rv_plan_search *s, rv_plan *plan);
+/* Chunks, costs and bytes of the stages as plan->schedule has them. */
+RV_CHECKED rv_status rv_plan_adopt(rv_plan_search *s, rv_plan *plan);
+/* What every row would give at the plan's chunks: why the plan is as it is. */
+RV_CHECKED rv_status rv_plan_rivals(rv_plan_search *s, rv_plan *plan);
+/* Cuts between blocks with which the least bytes suffice, at whatever number of chunks that may be
+ * chosen; scratch is as the blocks' own. first: [stages + 1], filled in. */
+RV_CHECKED rv_status rv_plan_smallest_cuts(rv_plan_search *s, const rv_cost_points *blocks,
+                                           int *first);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
