@@ -93,12 +93,13 @@ static rv_status generate_1f1b(const rv_costs *costs, int order, rv_schedule *sc
  * slots a plan that looks at them is better by far, and may be the only one that runs; looking at
  * two slots can help even where there are more. The set is the same for every count of slots: so
  * zb, too, is never slower with more of them, and `auto` need not try every count. */
+enum { ZB_FEW = 4 };
 static const rv_zb_variant zb_variants[] = {
     {.patience = 1e-9},
     {.patience = 1e-9, .slots = 2},
     {.patience = 1e-9, .slots = 1},
-    {.patience = 1e-9, .slots = 3},
     {.patience = 1e-9, .slots = 4},
+    {.patience = 1e-9, .slots = 3},
     {.patience = 1e-9, .slots = 6},
     {.patience = 0.05},
     {.patience = 0.05, .slots = 1},
@@ -120,34 +121,40 @@ static const rv_generator rows[] = {
      .fused = true,
      .one_stage = true,
      .orders = 1,
+     .few_orders = 1,
      .generate = generate_serial},
     {.row = {.name = "filldrain",
              .sentence = "all forward, then all backward; holds tapes of all micro-batches",
              .source = "Huang et al. 2019 (GPipe); Li et al. 2021 (TeraPipe)"},
      .fused = true,
      .orders = 1,
+     .few_orders = 1,
      .generate = generate_filldrain},
     {.row = {.name = "filldrain+2bp",
              .sentence = "filldrain with weight gradients after all input gradients",
              .source = "Rae, Lee and Richings 2024 (2BP)"},
      .orders = 1,
+     .few_orders = 1,
      .generate = generate_filldrain},
     {.row = {.name = "1f1b",
              .sentence = "forward and backward in turn; tapes of little more than one sequence",
              .source = "Fan et al. 2021 (DAPPLE); Sun et al. 2024 (Seq1F1B)"},
      .fused = true,
      .orders = 1,
+     .few_orders = 1,
      .generate = generate_1f1b},
     {.row = {.name = "1f1b+2bp",
              .sentence = "1f1b with weight gradients put off to the drain; least idle, most memory",
              .source = "Rae, Lee and Richings 2024 (2BP)"},
      .orders = 1,
+     .few_orders = 1,
      .generate = generate_1f1b},
     {.row = {.name = "zb",
              .sentence = "greedy by costs, weight gradients fill the gaps, within a memory cap",
              .source = "Qi et al. 2023 (zero bubble)"},
      .by_costs = true,
      .orders = sizeof zb_variants / sizeof *zb_variants,
+     .few_orders = ZB_FEW,
      .generate = generate_zb},
 };
 static const rv_table table = {"pipeline_schedules", rows, sizeof *rows,
@@ -159,6 +166,11 @@ const rv_table *rv_generator_table(void) {
 
 const rv_generator *rv_generator_find(const char *name) {
     return (const rv_generator *)rv_table_find(&table, name); /* the row is its first member */
+}
+
+int rv_generator_orders(const rv_generator *generator, int stages, int micros, int chunks) {
+    double cells = (double)stages * micros * chunks;
+    return cells > RV_CELLS_FEW ? generator->few_orders : generator->orders;
 }
 
 rv_status rv_schedule_order(const rv_generator *generator, int order, int stages, int micros,
@@ -191,12 +203,13 @@ rv_status rv_schedule_make(const rv_generator *generator, int stages, int micros
     rv_status status = RV_OK;
     rv_schedule other = {0};
     double best = INFINITY, bound, makespan;
+    const int orders = rv_generator_orders(generator, stages, micros, chunks);
     TRY(rv_schedule_order(generator, 0, stages, micros, chunks, costs, schedule));
     schedule->slots = slots;
-    if (generator->orders == 1) goto out;
+    if (orders == 1) goto out;
     TRY(order_try(schedule, slots, costs, &best));
     TRY(rv_schedule_bound(stages, micros, chunks, costs, &bound));
-    for (int order = 1; order < generator->orders && best > bound * (1 + 1e-9); order++) {
+    for (int order = 1; order < orders && best > bound * (1 + 1e-9); order++) {
         rv_schedule_finish(&other);
         TRY(rv_schedule_order(generator, order, stages, micros, chunks, costs, &other));
         TRY(order_try(&other, slots, costs, &makespan));

@@ -17,7 +17,8 @@ static double between(double a, double b, double share) {
 }
 
 /* An item has a cost of its own beside that of its steps, so the sum grows in a straight line. What
- * falls from one measurement to the next does not go on falling beyond them: it would reach nothing. */
+ * falls from one measurement to the next does not go on falling beyond them: it would reach
+ * nothing. */
 rv_part_cost rv_plan_cost_at(const rv_cost_points *points, int part, int chunks) {
     rv_part_cost cost = points->part[0][part];
     if (points->count == 1) return cost;

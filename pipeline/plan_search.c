@@ -7,9 +7,9 @@
 
 #include "pipeline/plan_search.h"
 
-/* Chunk counts up to CHUNKS_ALL are all looked at, above it in steps of one in CHUNKS_ALL / 2. EFFORT
- * items are planned and simulated in about a second. */
-enum { CHUNKS_ALL = 1024, EFFORT = 12000000 };
+/* Chunk counts up to CHUNKS_ALL are all looked at, above it in steps of one in CHUNKS_ALL / 2.
+ * EFFORT items are planned and simulated in about a second. */
+enum { CHUNKS_ALL = 1024, EFFORT = 8000000 };
 
 /* ---- memory ----------------------------------------------------------------------------- */
 
@@ -73,13 +73,13 @@ static rv_status weigh(const rv_plan_search *s, int chunks, int slots, const rv_
     rv_status status = RV_OK;
     *bytes = s->stages > 1 ? copy_bytes(s) : 0;
     for (int i = 0; i < s->stages; i++) {
-        rv_plan_stage own, *to = stage ? &stage[i] : &own;
+        rv_plan_stage own = {0}, *to = stage ? &stage[i] : &own;
         piece part = {.first = s->first[i],
-                     .last = s->first[i + 1],
-                     .chunks = chunks,
-                     .slots = slots ? slots : s->micros * chunks,
-                     .scratch = rv_plan_cost_at(s->points, i, chunks).scratch_bytes,
-                     .records = schedule ? schedule->forecast.peak[i] : chunks};
+                      .last = s->first[i + 1],
+                      .chunks = chunks,
+                      .slots = slots ? slots : s->micros * chunks,
+                      .scratch = rv_plan_cost_at(s->points, i, chunks).scratch_bytes,
+                      .records = schedule ? schedule->forecast.peak[i] : chunks};
         if (schedule) part.list = rv_schedule_list(schedule, i, &part.count);
         TRY(part_weigh(s, &part, to));
         *bytes += rv_plan_stage_bytes(to);
@@ -168,6 +168,7 @@ static int chunks_list(const rv_plan_search *s, int *list) {
 static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
                              const rv_generator *generator, rv_schedule *best,
                              rv_searched *searched) {
+    const bool rival = !searched; /* at one count of chunks: the taken one was searched well */
     const rv_search search = {.stages = s->stages,
                               .micros = s->micros,
                               .chunks = chunks,
@@ -178,7 +179,7 @@ static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
                               .costs = rv_plan_costs,
                               .bytes = rv_plan_bytes_of,
                               .memory = s->desc->memory,
-                              .effort = EFFORT,
+                              .effort = rival ? EFFORT / 16 : EFFORT,
                               .context = s};
     return rv_schedule_search(&search, best, searched);
 }
@@ -190,7 +191,9 @@ rv_status rv_plan_seek(rv_plan_search *s, rv_plan *plan) {
     int count = chunks_list(s, chunks);
     status = search_once(s, chunks, count, s->desc->generator, &plan->schedule, &plan->searched);
     if (status == RV_RESOURCE)
-        FAIL(RV_RESOURCE, "pipeline.memory: no schedule fits %.1f MB; the least found needs %.1f MB",
+        FAIL(RV_RESOURCE,
+             "pipeline.memory: no schedule fits the %.1f MB that are left of it; the least found "
+             "needs %.1f MB",
              s->desc->memory / 1e6, plan->searched.least / 1e6);
     TRY(status);
     TRY(rv_plan_adopt(s, plan));
@@ -232,12 +235,12 @@ out:
 /* Bytes of a stage of blocks [from, to), or its layers. */
 static rv_status blocks_weigh(const rv_plan_search *s, const rv_cost_points *blocks, int from,
                               int to, int chunks, double *bytes) {
-    rv_plan_stage stage;
+    rv_plan_stage stage = {0};
     piece part = {.first = blocks->part[0][from].first,
-                 .last = blocks->part[0][to - 1].last,
-                 .chunks = chunks,
-                 .slots = s->desc->slots ? s->desc->slots : 1,
-                 .records = chunks};
+                  .last = blocks->part[0][to - 1].last,
+                  .chunks = chunks,
+                  .slots = s->desc->slots ? s->desc->slots : 1,
+                  .records = chunks};
     for (int i = from; i < to; i++)
         part.scratch = fmax(part.scratch, rv_plan_cost_at(blocks, i, chunks).scratch_bytes);
     rv_status status = part_weigh(s, &part, &stage);

@@ -164,16 +164,20 @@ typedef struct rv_generator {
     bool fused;
     bool one_stage; /* S = 1 only */
     bool by_costs;  /* the order depends on costs */
-    int orders;     /* so many lists it can make; the first is the plain one */
+    int orders;     /* so many lists it can make; the first is the plain one, */
+    int few_orders; /* and so many of them it makes where the grid has over RV_CELLS_FEW cells */
     /* Fill the lists of `schedule` (made by rv_schedule_init for this row) with order 0 .. */
     rv_status (*generate)(const rv_costs *costs, int order, rv_schedule *schedule);
 } rv_generator;
 /* Rows serial, filldrain, filldrain+2bp, 1f1b, 1f1b+2bp, zb. */
 const rv_table *rv_generator_table(void);
 const rv_generator *rv_generator_find(const char *name); /* NULL: none */
-/* The lists of one order, without a limit of slots, not yet simulated. Costs are read by zb only: it
- * plans with their times and with their caps, C+2(S-1) where there are none. RV_CONFIG: S > 1 for
- * serial, a cap below C for zb. No order is slower with more slots. */
+/* In a large grid one order is as good as another, and each takes long. */
+enum { RV_CELLS_FEW = 4096 };
+int rv_generator_orders(const rv_generator *generator, int stages, int micros, int chunks);
+/* The lists of one order, without a limit of slots, not yet simulated. Costs are read by zb only:
+ * it plans with their times and with their caps, C+2(S-1) where there are none. RV_CONFIG: S > 1
+ * for serial, a cap below C for zb. No order is slower with more slots. */
 RV_CHECKED rv_status rv_schedule_order(const rv_generator *generator, int order, int stages,
                                        int micros, int chunks, const rv_costs *costs,
                                        rv_schedule *schedule);
@@ -229,7 +233,8 @@ typedef struct rv_search {
     rv_status (*bytes)(void *context, int chunks, int slots, const rv_schedule *schedule,
                        double *bytes);
     double memory; /* 0: no limit; else zb is also tried with fewer tapes */
-    double effort; /* items to plan and simulate before it gives up once it has a schedule; 0: any */
+    double
+        effort; /* items to plan and simulate before it gives up once it has a schedule; 0: any */
     void *context;
 } rv_search;
 /* How thorough it was. */

@@ -12,7 +12,7 @@
 /* Costs are measured: differences below this are none. */
 static const double close = 1e-9;
 /* Planning an item costs about as much as simulating so many. */
-enum { PLAN_EFFORT = 3, CAPS = 5 };
+enum { PLAN_EFFORT = 3, CAPS = 5, SCOUT_MOST = 64 };
 
 typedef struct found {
     rv_schedule schedule; /* zeroed: nothing yet */
@@ -23,6 +23,7 @@ typedef struct found {
 typedef struct candidate {
     int chunks;
     double bound; /* no schedule at these chunks takes less */
+    bool done;
 } candidate;
 
 typedef struct hunt {
@@ -33,8 +34,8 @@ typedef struct hunt {
     int messages; /* of an edge; more slots have no use */
     int *cap;     /* [stages] */
     found best;
-    double fastest; /* total of the fastest candidate; `best` is as fast to `close` */
-    double effort;  /* so far */
+    double fastest;     /* total of the fastest candidate; `best` is as fast to `close` */
+    double effort;      /* so far */
     candidate smallest; /* of those that cannot fit */
     double smallest_bytes;
 } hunt;
@@ -199,7 +200,8 @@ static bool exhausted(const hunt *h) {
 static rv_status try_orders(hunt *h, int row) {
     rv_status status = RV_OK;
     const rv_generator *it = (const void *)rv_table_row(rv_generator_table(), row);
-    for (int order = 0; order < it->orders && !exhausted(h); order++) {
+    const int orders = rv_generator_orders(it, h->search->stages, h->search->micros, h->at.chunks);
+    for (int order = 0; order < orders && !exhausted(h); order++) {
         if (order > 0 && h->fastest <= h->at.bound * (1 + close)) break;
         TRY(try_order(h, row, order));
     }
@@ -208,7 +210,8 @@ out:
 }
 
 /* A row that plans with caps: with its own, and where memory is limited with ever smaller ones down
- * to one sequence. Always the same set, so that a wish for another slot count finds nothing else. */
+ * to one sequence. Always the same set, so that a wish for another slot count finds nothing else.
+ */
 static rv_status try_row(hunt *h, int row) {
     rv_status status = RV_OK;
     const rv_generator *it = (const void *)rv_table_row(rv_generator_table(), row);
@@ -289,11 +292,33 @@ out:
     return status;
 }
 
-static rv_status hunt_all(hunt *h, const candidate *list) {
+/* Few chunks cost little effort to try, so they come first where effort has a limit: bounds alone
+ * might lead to many chunks for all of it. */
+static rv_status scout(hunt *h, candidate *list) {
+    rv_status status = RV_OK;
+    bool may;
+    for (int i = 0; i < h->search->chunk_count; i++) {
+        const int c = list[i].chunks;
+        if (!h->search->effort || c > SCOUT_MOST || (c & (c - 1))) continue;
+        h->at = list[i];
+        TRY(may_fit(h, &may));
+        if (!may || slower(h, h->at.bound) || exhausted(h)) continue;
+        h->told.tried++;
+        TRY(try_chunks(h));
+        list[i].done = !exhausted(h);
+        h->told.tried -= !list[i].done;
+    }
+out:
+    return status;
+}
+
+static rv_status hunt_all(hunt *h, candidate *list) {
     rv_status status = RV_OK;
     rv_searched *told = &h->told;
     bool may;
+    TRY(scout(h, list));
     for (int i = 0; i < h->search->chunk_count; i++) {
+        if (list[i].done) continue;
         h->at = list[i];
         TRY(may_fit(h, &may));
         if (!may || slower(h, h->at.bound)) {

@@ -49,7 +49,7 @@ static double fixed(task *t, int row, int S, int M, int C, int slots, bool norm,
     double fastest = INFINITY;
     const rv_generator *it = (const void *)rv_table_row(rv_generator_table(), row);
     assert_int_equal(costs_at(t, C, &costs), RV_OK);
-    for (int order = 0; order < it->orders; order++) {
+    for (int order = 0; order < rv_generator_orders(it, S, M, C); order++) {
         rv_schedule x;
         if (rv_schedule_order(it, order, S, M, C, &costs, &x)) return fastest;
         assert_int_equal(rv_schedule_add_updates(&x, M, norm), RV_OK);
