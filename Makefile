@@ -157,9 +157,14 @@ $(OUT)/pipeline/plot_draw.o: CPPFLAGS += $(CAIRO_CFLAGS)
 $(OUT)/tests/golden: $(GOLDEN_OBJ) $(LIB)
 	$(QUIET)$(CC) $(ALL_LDFLAGS) -o $@ $(GOLDEN_OBJ) $(LIB) $(ALL_LDLIBS)
 
+comma := ,
 # What tests/turns.h looks in on.
 TURN_TESTS := $(patsubst tests/%.c,$(OUT)/tests/%,$(shell grep -l '"tests/turns.h"' tests/test_*.c))
 $(TURN_TESTS): ALL_LDFLAGS += -Wl,--wrap=rv_stage_step
+# Calls of our own code that may allocate or block.
+$(OUT)/tests/test_pipeline_steady: ALL_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,posix_memalign malloc calloc \
+    realloc nanosleep usleep read pread write pwrite fsync $(addprefix pthread_,create join cond_wait cond_timedwait \
+    mutex_lock mutex_unlock))
 $(OUT)/tests/%: tests/%.c $(LIB) $(OUT)/flags
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB) -lcmocka $(ALL_LDLIBS)
