@@ -44,6 +44,35 @@ static void text_set(char *to, size_t size, const char *from) {
     snprintf(to, size, "%s", from ? from : "");
 }
 
+/* Bytes of the UTF-8 character at `at`; 0: none. RFC 3629: no overlong form, no surrogate. */
+static int character_length(const unsigned char *at) {
+    const int length = at[0] < 0x80   ? 1
+                       : at[0] < 0xc2 ? 0
+                       : at[0] < 0xe0 ? 2
+                       : at[0] < 0xf0 ? 3
+                                      : 4;
+    if (length == 0 || at[0] > 0xf4) return 0;
+    for (int i = 1; i < length; i++)
+        if ((at[i] & 0xc0) != 0x80) return 0;
+    if (at[0] == 0xe0 && at[1] < 0xa0) return 0;
+    if (at[0] == 0xed && at[1] > 0x9f) return 0;
+    if (at[0] == 0xf0 && at[1] < 0x90) return 0;
+    if (at[0] == 0xf4 && at[1] > 0x8f) return 0;
+    return length;
+}
+
+/* Errors quote damaged files: what no terminal and no JSON reader takes becomes a question mark, a
+ * character that the end of the buffer has cut among it. */
+static void text_clean(char *text) {
+    unsigned char *at = (unsigned char *)text;
+    while (*at) {
+        const int length = character_length(at);
+        const bool control = (*at < 0x20 && *at != '\n' && *at != '\t') || *at == 0x7f;
+        if (length == 0 || control) *at = '?';
+        at += length ? length : 1;
+    }
+}
+
 /* The one place that fills the error; the two public forms differ in what they know. */
 static rv_status fail_list(rv_status status, rv_where where, const char *key, const char *hint,
                            const char *format, va_list arguments) {
@@ -53,6 +82,10 @@ static rv_status fail_list(rv_status status, rv_where where, const char *key, co
     text_set(error.file, sizeof error.file, where.file);
     text_set(error.key, sizeof error.key, key);
     text_set(error.hint, sizeof error.hint, hint);
+    text_clean(error.message);
+    text_clean(error.file);
+    text_clean(error.key);
+    text_clean(error.hint);
     thread_error = error;
     return status;
 }

@@ -109,6 +109,8 @@ static void text_errors_say_where(void **state) {
     } cases[] = {
         {"", 1, 1, "expected ranvier-schedule, the text ends"},
         {"plan", 1, 1, "found \"plan\""},
+        {"\x80\xff\x1b", 1, 1, "found \"???\""}, /* no terminal's or JSON's text */
+        {"\xc3\xa4\xe2\x82", 1, 1, "found \"\xc3\xa4??\""},
         {"ranvier-schedule a_name_that_is_too_long\n", 1, 18, "name of the schedule"},
         {"ranvier-schedule x\nstages 0\n", 2, 8, "a number from 1 to"},
         {"ranvier-schedule x\n  stage 1\n", 2, 3, "expected stages, found \"stage\""},
