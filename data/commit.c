@@ -149,13 +149,13 @@ out:
     return status;
 }
 
-rv_status rv_commit_room(const char *folder, size_t bytes) {
+rv_status rv_commit_room(const char *folder, const char *what, size_t bytes) {
     struct statvfs room;
     if (statvfs(folder, &room) != 0 || room.f_blocks == 0) return RV_OK;
     unsigned long long left = (unsigned long long)room.f_bavail * room.f_frsize;
     if (left >= bytes) return RV_OK;
-    return rv_fail(RV_IO, "%s: not enough room for checkpoints: %zu bytes needed, %llu free",
-                   folder, bytes, left);
+    return rv_fail(RV_IO, "%s: not enough room for %s: %zu bytes needed, %llu free", folder, what,
+                   bytes, left);
 }
 
 /* ---- reading ----------------------------------------------------------------------------- */

@@ -58,8 +58,12 @@
     X("", "pipeline.memory", OWN, 0, 0, 0, 0, false, NULL, "text", "",                             \
       "most bytes of the whole process (2GiB, 512MiB); default: no limit")                         \
     X("", "pipeline.tape", OWN, 0, 0, 0, 0, false, NULL, "word or map", "keep",                    \
-      "what B needs of F: keep, or recompute from the states at chunk borders; {layer: word} for " \
-      "some")                                                                                      \
+      "what B needs of F: keep, recompute from the states at chunk borders, or spill to the "      \
+      "disk; "                                                                                     \
+      "{layer: word} for some")                                                                    \
+    X("", "pipeline.tape_dtype", CHOICE, AT(train.tape_dtype), 0, 0, 0, false, RV_TAPE_TYPES,      \
+      "word", "float32",                                                                           \
+      "membranes between F and B: float32 or float16 (another gradient, see Long sequences)")      \
     X("", "pipeline.truncate", INT, AT(train.truncate), 0, 0, MOST_INT, false, NULL, "integer",    \
       "0", "chunks that gradients go back over at most; 0: all, as they should")                   \
     X("", "pipeline.peer_timeout", REAL, AT(peer_timeout), 120, 0, 86400, true, NULL, "number",    \

@@ -124,19 +124,15 @@ out:
 }
 
 static rv_status tape_word(const rv_node *node, uint8_t *policy) {
-    static const char *const words[] = {"keep", "recompute"};
+    static const char *const words[] = {"keep", "recompute", "spill"};
     const char *text = node->kind == RV_NODE_SCALAR ? node->text : "?";
-    for (uint8_t i = 0; i < 2; i++)
+    for (uint8_t i = 0; i < 3; i++)
         if (strcmp(text, words[i]) == 0) {
             *policy = i;
             return RV_OK;
         }
-    return rv_fail_at(
-        RV_CONFIG, node->where, "pipeline.tape", NULL,
-        strcmp(text, "spill") == 0
-            ? "\"pipeline.tape\": %.40s is not built in this version; keep or recompute"
-            : "\"pipeline.tape\" must be keep or recompute, found \"%.40s\"",
-        text);
+    return rv_fail_at(RV_CONFIG, node->where, "pipeline.tape", NULL,
+                      "\"pipeline.tape\" must be keep, recompute or spill, found \"%.40s\"", text);
 }
 
 /* One word for all layers, or a map of layers; those it does not name are kept. */
@@ -171,7 +167,8 @@ static rv_status tape_load(const keys *k) {
             TRY(rv_node_add_text(out, one->key, one->text, true));
         }
     }
-    if (memchr(policy, RV_TAPE_RECOMPUTE, (size_t)layers)) config->train.tape = policy;
+    for (int i = 0; i < layers; i++)
+        if (policy[i] != RV_TAPE_KEEP) config->train.tape = policy;
 out:
     return status;
 }

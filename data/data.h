@@ -153,9 +153,9 @@ RV_CHECKED rv_status rv_fail_create(const char *path);
 RV_CHECKED rv_status rv_read_file(const char *path, size_t limit, char **out, size_t *size);
 /* Remove what a run that died left of unfinished commits in a folder: every *.tmp. */
 RV_CHECKED rv_status rv_commit_sweep(const char *folder);
-/* RV_IO with both numbers unless the folder's file system has `bytes` free; where it does not tell,
- * it is believed to. */
-RV_CHECKED rv_status rv_commit_room(const char *folder, size_t bytes);
+/* RV_IO with both numbers unless the folder's file system has `bytes` free for `what`; where it
+ * does not tell, it is believed to. */
+RV_CHECKED rv_status rv_commit_room(const char *folder, const char *what, size_t bytes);
 
 /* One thread that writes while others compute: checkpoints, recordings, spilled tapes. */
 typedef struct rv_writer rv_writer;
@@ -171,6 +171,22 @@ void rv_writer_destroy(rv_writer *writer); /* blocks until what was submitted is
 RV_CHECKED rv_status rv_writer_submit(rv_writer *writer, const rv_writer_job *job);
 RV_CHECKED rv_status rv_writer_check(rv_writer *writer, bool *idle);
 RV_CHECKED rv_status rv_writer_wait(rv_writer *writer);
+
+/* Records of one size in an HDF5 file that ends with the run (tapes between F and B): dataset
+ * /tapes, bytes [records][bytes]. `name`.tmp in the folder, so that what a crash leaves is swept
+ * with unfinished commits; folder NULL: a file without a name where temporary ones lie. Written and
+ * read with plain calls at known places. A record is read in the pieces in which it was written,
+ * and checked at its end. One thread at a time. */
+typedef struct rv_spill rv_spill;
+RV_CHECKED rv_status rv_spill_create(const char *folder, const char *name, size_t records,
+                                     size_t bytes, rv_spill **out); /* RV_CREATE, RV_IO: no room */
+void rv_spill_destroy(rv_spill *spill);                             /* and the file */
+/* The next `size` bytes of a record; `at` 0 begins it anew. RV_IO with path, bytes needed and free;
+ * RV_DATA: not what was written. */
+RV_CHECKED rv_status rv_spill_write(rv_spill *spill, size_t record, size_t at, const void *from,
+                                    size_t size);
+RV_CHECKED rv_status rv_spill_read(rv_spill *spill, size_t record, size_t at, void *to,
+                                   size_t size);
 
 /* One run in a folder at a time. */
 typedef struct rv_owner { /* who holds it; host empty: not known */

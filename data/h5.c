@@ -1,7 +1,8 @@
 /*
- * The only caller of HDF5 for our own files. HDF5 never touches the disk: files are built and read
- * as images in memory (core driver), because HDF5 writing in place loses files at a crash and hides
- * a full disk. Newest format: its metadata carry checksums, Fletcher32 guards the data.
+ * The only caller of HDF5 for our own files. Files that last are built and read as images in memory
+ * (core driver), because HDF5 writing in place loses files at a crash and hides a full disk. Newest
+ * format: its metadata carry checksums, Fletcher32 guards the data. Of files that end with the run
+ * HDF5 writes the frame alone.
  */
 #include "data/h5.h"
 
@@ -12,102 +13,6 @@
 #ifdef RV_HDF5
 #include <hdf5.h>
 #endif
-
-/* ---- lists ------------------------------------------------------------------------------- */
-static const size_t sizes[] = {[RV_H5_FLOAT] = sizeof(float),
-                               [RV_H5_BYTES] = 1,
-                               [RV_H5_REAL] = sizeof(double),
-                               [RV_H5_INTEGER] = sizeof(int64_t),
-                               [RV_H5_TEXT] = 1};
-
-size_t rv_h5_size(const rv_h5_item *item) {
-    return item->count * sizes[item->type];
-}
-
-/* One element more than asked for is allocated, so that text read back ends with a NUL. */
-rv_status rv_h5_add(rv_h5_list *list, const char *path, const char *attribute, rv_h5_type type,
-                    int rank, const int *dim, rv_h5_item **out) {
-    rv_status status = RV_OK;
-    rv_h5_item *items = NULL, *item;
-    if (list->count == list->room) {
-        int room = list->room ? 2 * list->room : 32;
-        TRY(rv_alloc((size_t)room, sizeof *items, "a list of arrays", &items));
-        if (list->count) memcpy(items, list->items, (size_t)list->count * sizeof *items);
-        rv_free(list->items);
-        list->items = items;
-        list->room = room;
-    }
-    item = &list->items[list->count++]; /* from here rv_h5_finish frees what it holds */
-    *item = (rv_h5_item){.type = type, .rank = rank, .count = 1};
-    for (int i = 0; i < rank; i++) {
-        item->dim[i] = dim[i];
-        TRY(rv_size_mul(item->count, (size_t)dim[i], &item->count));
-    }
-    TRY(rv_strdup(path, &item->path));
-    if (attribute) TRY(rv_strdup(attribute, &item->attribute));
-    TRY(rv_alloc(item->count + 1, sizes[type], path, &item->data));
-    *out = item;
-out:
-    return status;
-}
-
-/* Stored at its own length, without a NUL, as other languages expect. */
-rv_status rv_h5_add_text(rv_h5_list *list, const char *path, const char *attribute,
-                         const char *text) {
-    rv_status status = RV_OK;
-    rv_h5_item *item = NULL;
-    int length = (int)strlen(text);
-    TRY(rv_h5_add(list, path, attribute, RV_H5_TEXT, 1, &length, &item));
-    memcpy(item->data, text, (size_t)length);
-    item->rank = 0; /* one string, as long as its text */
-out:
-    return status;
-}
-
-rv_status rv_h5_add_integer(rv_h5_list *list, const char *path, const char *attribute,
-                            int64_t value) {
-    rv_status status = RV_OK;
-    rv_h5_item *item = NULL;
-    TRY(rv_h5_add(list, path, attribute, RV_H5_INTEGER, 0, NULL, &item));
-    memcpy(item->data, &value, sizeof value);
-out:
-    return status;
-}
-
-rv_status rv_h5_add_real(rv_h5_list *list, const char *path, const char *attribute, double value) {
-    rv_status status = RV_OK;
-    rv_h5_item *item = NULL;
-    TRY(rv_h5_add(list, path, attribute, RV_H5_REAL, 0, NULL, &item));
-    memcpy(item->data, &value, sizeof value);
-out:
-    return status;
-}
-
-/* Linear: a file holds some hundred items, and each is looked for once. */
-const rv_h5_item *rv_h5_find(const rv_h5_list *list, const char *path, const char *attribute,
-                             rv_h5_type type) {
-    for (int i = 0; i < list->count; i++) {
-        const rv_h5_item *item = &list->items[i];
-        if (item->type == type && strcmp(item->path, path) == 0 && !item->attribute == !attribute &&
-            (!attribute || strcmp(item->attribute, attribute) == 0))
-            return item;
-    }
-    return NULL;
-}
-
-void rv_h5_drop_last(rv_h5_list *list) {
-    rv_h5_item *item = &list->items[--list->count];
-    rv_free(item->path);
-    rv_free(item->attribute);
-    rv_free(item->data);
-}
-
-void rv_h5_finish(rv_h5_list *list) {
-    while (list->count)
-        rv_h5_drop_last(list);
-    rv_free(list->items);
-    *list = (rv_h5_list){0};
-}
 
 #ifndef RV_HDF5
 
@@ -120,6 +25,13 @@ rv_status rv_h5_write(const rv_h5_list *list, const char *name, char **bytes, si
     (void)list, (void)bytes, (void)size;
     return rv_fail(RV_CONFIG, "%s: this program was built without HDF5 and has no model files",
                    name);
+}
+
+rv_status rv_h5_reserve(const char *path, const char *name, size_t rows, size_t columns,
+                        uint64_t *offset) {
+    (void)name, (void)rows, (void)columns, (void)offset;
+    return rv_fail(RV_CONFIG, "%s: this program was built without HDF5 and has no such files",
+                   path);
 }
 
 /* On failure the list holds what had been read; the caller frees it either way. */
@@ -233,7 +145,7 @@ static hid_t image_open(const char *bytes, size_t size) {
 /* Fletcher32 is a filter, and filters need chunks. */
 static hid_t chunked(const rv_h5_item *item, const hsize_t *dim) {
     hid_t create = H5Pcreate(H5P_DATASET_CREATE);
-    hsize_t chunk[4], bytes = sizes[item->type];
+    hsize_t chunk[4], bytes = rv_h5_width(item->type);
     if (create < 0) return create;
     /* Whole inner axes, then as many outer ones as fit. */
     for (int i = item->rank - 1; i >= 0; i--) {
@@ -315,6 +227,50 @@ out:
         status = fail_h5(RV_INTERNAL, name, "close", item->attribute);
     if (text && type >= 0) (void)H5Tclose(type);
     if (space >= 0) (void)H5Sclose(space);
+    return status;
+}
+
+/* ---- a frame on the disk ------------------------------------------------------------------- */
+/* Placed when it is made, never filled: then it is one piece whose address is known at once. */
+static hid_t placed(void) {
+    hid_t create = H5Pcreate(H5P_DATASET_CREATE);
+    if (create >= 0 && (H5Pset_layout(create, H5D_CONTIGUOUS) < 0 ||
+                        H5Pset_alloc_time(create, H5D_ALLOC_TIME_EARLY) < 0 ||
+                        H5Pset_fill_time(create, H5D_FILL_TIME_NEVER) < 0)) {
+        (void)H5Pclose(create);
+        return H5I_INVALID_HID;
+    }
+    return create;
+}
+
+rv_status rv_h5_reserve(const char *path, const char *name, size_t rows, size_t columns,
+                        uint64_t *offset) {
+    rv_status status = RV_OK;
+    const hsize_t dim[2] = {rows, columns};
+    hid_t file = H5I_INVALID_HID, access = H5I_INVALID_HID, space = H5I_INVALID_HID,
+          create = H5I_INVALID_HID, data = H5I_INVALID_HID;
+    haddr_t at = HADDR_UNDEF;
+    TRY(library_init(path));
+    access = H5Pcreate(H5P_FILE_ACCESS);
+    if (access < 0 || H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST) < 0)
+        TRY(fail_h5(RV_INTERNAL, path, "describe", name));
+    file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    space = H5Screate_simple(2, dim, NULL);
+    create = placed();
+    if (file < 0) TRY(fail_h5(RV_CREATE, path, "create", name));
+    if (space < 0 || create < 0) TRY(fail_h5(RV_INTERNAL, path, "describe", name));
+    data = H5Dcreate2(file, name, H5T_STD_U8LE, space, H5P_DEFAULT, create, H5P_DEFAULT);
+    if (data >= 0) at = H5Dget_offset(data);
+    if (at == HADDR_UNDEF) TRY(fail_h5(RV_CREATE, path, "place", name));
+    *offset = (uint64_t)at;
+out:
+    if (data >= 0 && H5Dclose(data) < 0 && status == RV_OK)
+        status = fail_h5(RV_CREATE, path, "close", name);
+    if (create >= 0) (void)H5Pclose(create);
+    if (space >= 0) (void)H5Sclose(space);
+    if (file >= 0 && H5Fclose(file) < 0 && status == RV_OK)
+        status = fail_h5(RV_CREATE, path, "write", name);
+    if (access >= 0) (void)H5Pclose(access);
     return status;
 }
 
@@ -407,7 +363,7 @@ static rv_status item_add(walk *at, hid_t space, const char *attribute, rv_h5_ty
         FAIL(RV_DATA, "%s: %s has a shape that is not read", at->name, at->path);
     for (int i = 0; i < rank; i++) {
         if (dim[i] > INT_MAX || __builtin_mul_overflow(count, dim[i], &count) ||
-            count * sizes[type] > at->size)
+            count * rv_h5_width(type) > at->size)
             FAIL(RV_DATA, "%s: %s promises more than the file holds", at->name, at->path);
         whole[i] = (int)dim[i];
     }

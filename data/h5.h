@@ -40,6 +40,7 @@ RV_CHECKED rv_status rv_h5_add_integer(rv_h5_list *list, const char *path, const
 RV_CHECKED rv_status rv_h5_add_real(rv_h5_list *list, const char *path, const char *attribute,
                                     double value);
 size_t rv_h5_size(const rv_h5_item *item); /* bytes */
+size_t rv_h5_width(rv_h5_type type);       /* of one element */
 /* NULL: none of that name and type. */
 const rv_h5_item *rv_h5_find(const rv_h5_list *list, const char *path, const char *attribute,
                              rv_h5_type type);
@@ -53,5 +54,12 @@ RV_CHECKED rv_status rv_h5_write(const rv_h5_list *list, const char *name, char 
 /* Every item of an HDF5 file held in memory. Only what rv_h5_write makes is taken: groups, datasets
  * of float32 and bytes, attributes of one value or a list. RV_DATA: damaged or something else. */
 RV_CHECKED rv_status rv_h5_read(const char *bytes, size_t size, const char *name, rv_h5_list *list);
+
+/* A new file at `path` with the dataset /NAME, bytes [rows][columns] in one piece, whose contents
+ * are not written: its place in the file, for those who write and read it without HDF5. The file's
+ * end is set, disk space is taken when it is written to. RV_CREATE; RV_CONFIG in a build without
+ * HDF5. */
+RV_CHECKED rv_status rv_h5_reserve(const char *path, const char *name, size_t rows, size_t columns,
+                                   uint64_t *offset);
 
 #endif

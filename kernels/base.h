@@ -249,6 +249,12 @@ static RV_HD float rv_uniform(uint32_t word) {
 unsigned rv_flush_set(void);
 void rv_flush_restore(unsigned mode);
 
+/* ---- half floats ------------------------------------------------------------------------ */
+/* To the nearest half, ties to even; what is finite stays finite (65504 at most). And back,
+ * exactly: packing what was unpacked changes nothing. */
+void rv_half_pack(const float *from, uint16_t *to, size_t count);
+void rv_half_unpack(const uint16_t *from, float *to, size_t count);
+
 /* ---- fault hooks ------------------------------------------------------------------------ */
 /* Under -DRV_FAULTS the k-th call at a site fails (once, or from then on). Otherwise a constant. */
 typedef enum rv_fault_site {

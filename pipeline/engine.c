@@ -85,6 +85,10 @@ void rv_engine_observe(rv_engine *engine, const rv_observer *observer) {
         rv_pipeline_observe(engine->pipeline, observer);
 }
 
+rv_status rv_engine_folder(rv_engine *engine, const char *folder) {
+    return engine->pipeline ? rv_pipeline_folder(engine->pipeline, folder) : RV_OK;
+}
+
 rv_timeline *rv_engine_timeline(rv_engine *engine) {
     return engine->pipeline ? rv_pipeline_timeline(engine->pipeline) : NULL;
 }

@@ -22,6 +22,8 @@ RV_CHECKED rv_status rv_engine_step(rv_engine *engine, const rv_batch *batch, rv
 RV_CHECKED rv_status rv_engine_eval(rv_engine *engine, const rv_batch *batch, rv_step_result *out,
                                     int64_t *spikes, int32_t *predictions);
 void rv_engine_observe(rv_engine *engine, const rv_observer *observer);
+RV_CHECKED rv_status rv_engine_folder(rv_engine *engine,
+                                      const char *folder);       /* rv_pipeline_folder */
 rv_timeline *rv_engine_timeline(rv_engine *engine);              /* NULL: the plain trainer */
 void rv_engine_epoch(rv_engine *engine, double validation_loss); /* as rv_optimizer_epoch */
 

@@ -38,10 +38,12 @@ static double tapes_bytes(const rv_net *net, const rv_train_desc *train) {
     int rows = (train->batch + M - 1) / M, steps = (T + C - 1) / C;
     double tape = (double)rv_tape_bytes(&whole, NULL, steps, rows);
     double state = (double)rv_state_bytes(&whole, rows);
-    double kept = !train->tape
-                      ? tape
-                      : state + (double)rv_tape_kept_bytes(&whole, NULL, train->tape, steps, rows);
-    return C * kept + (train->tape ? 2 : 1) * tape + 2 * state;
+    const rv_taping how = {train->tape, train->tape_dtype == RV_TAPE_FLOAT16};
+    size_t words[RV_TAPE_PARTS];
+    rv_tape_sizes(&whole, NULL, &how, steps, rows, words);
+    bool parts = train->tape || train->tape_dtype;
+    double kept = state + 4 * (double)words[RV_PART_KEPT] + 2 * (double)words[RV_PART_MEMBRANES];
+    return C * (parts ? kept : tape) + (parts ? 2 : 1) * tape + 2 * state;
 }
 
 rv_status rv_training_memory(const rv_training *training) {

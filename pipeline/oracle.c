@@ -161,6 +161,7 @@ static rv_status sample_run(rv_oracle *o, int m, int row, int B, rv_step_result 
     TRY(rv_state_clear(o->adjoint, NULL));
     for (int c = C - 1; c >= 0; c--) {
         pass = pass_of(o, row, B, c);
+        if (o->desc.train->tape_dtype == RV_TAPE_FLOAT16) TRY(rv_tape_round(pass.tape));
         TRY(rv_loss_adjoint(o->loss, &pass));
         TRY(rv_net_backward(&pass));
         TRY(rv_net_weight(&pass));

@@ -43,7 +43,7 @@ static rv_status part_weigh(const rv_plan_search *s, const piece *part, rv_plan_
     stage->backward_message = (double)rv_wire_backward_bytes(&after, steps, rows);
     const rv_tapes_desc tapes = {.range = &range,
                                  .before = &before,
-                                 .policy = train->tape,
+                                 .how = {train->tape, train->tape_dtype == RV_TAPE_FLOAT16},
                                  .steps = steps,
                                  .rows = rows,
                                  .records = part->records,

@@ -41,6 +41,7 @@ struct rv_pipeline {
     worker *workers;
     rv_link **links; /* [EDGES][stages - 1] */
     rv_guard guard;
+    rv_writer *writer;     /* of spilled tapes; NULL: none */
     rv_timeline *timeline; /* NULL: the seeded driver */
     bool pinned;
     uint64_t turns; /* of the seeded driver: numbers drawn */
@@ -360,10 +361,19 @@ static rv_status stage_open(rv_pipeline *p, int s) {
         .train = desc->train,
         .total_steps = desc->total_steps,
         .schedule = desc->schedule,
+        .writer = p->writer,
+        .wake = {desc->driver == RV_DRIVER_THREADS ? bell_ring : NULL, &w->bell},
     };
     TRY(rv_stage_create(&stage, &w->stage));
 out:
     return status;
+}
+
+/* A job a bench at most, and few of a stage's benches are with the writer at once. */
+static rv_status writer_open(rv_pipeline *p) {
+    const rv_range whole = rv_net_range(p->desc.net, 0, p->desc.net->layer_count);
+    if (!rv_tape_has(&whole, p->desc.train->tape, RV_TAPE_SPILL)) return RV_OK;
+    return rv_writer_create(8 * p->stages, &p->writer);
 }
 
 /* Weights as the plain trainer would start with. */
@@ -431,6 +441,7 @@ rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
     /* Only where every stage gets processors of its own. Else pinning would pile stages onto some
      * of them while others have nothing to do. */
     p->pinned = desc->driver == RV_DRIVER_THREADS && p->stages * desc->threads <= rv_host_threads();
+    TRY(writer_open(p));
     for (int s = 0; s < p->stages; s++)
         TRY(stage_open(p, s));
     TRY(links_open(p));
@@ -448,6 +459,7 @@ out:
 void rv_pipeline_destroy(rv_pipeline *p) {
     if (!p) return;
     if (p->workers) threads_stop(p);
+    rv_writer_destroy(p->writer); /* ends what stages have given it, and rings their bells */
     rv_timeline_destroy(p->timeline);
     for (int i = 0; p->links && i < EDGES * (p->stages - 1); i++)
         rv_link_close(p->links[i]);
@@ -507,6 +519,14 @@ rv_status rv_pipeline_eval(rv_pipeline *p, const rv_batch *batch, rv_step_result
         p->workers[s].stage->spikes = NULL;
         p->workers[s].stage->predictions = NULL;
     }
+    return status;
+}
+
+rv_status rv_pipeline_folder(rv_pipeline *p, const char *folder) {
+    rv_status status = RV_OK;
+    for (int s = 0; s < p->stages; s++)
+        TRY(rv_tapes_open(p->workers[s].stage->tapes, folder));
+out:
     return status;
 }
 

@@ -52,6 +52,9 @@ RV_CHECKED rv_status rv_pipeline_step(rv_pipeline *pipeline, const rv_batch *bat
                                       rv_step_result *out);
 RV_CHECKED rv_status rv_pipeline_eval(rv_pipeline *pipeline, const rv_batch *batch,
                                       rv_step_result *out, int64_t *spikes, int32_t *predictions);
+/* Before the first step: the folder for tapes that are spilled; without, they go where temporary
+ * files lie, when the first step begins. RV_CREATE, RV_IO: no room. */
+RV_CHECKED rv_status rv_pipeline_folder(rv_pipeline *pipeline, const char *folder);
 void rv_pipeline_observe(rv_pipeline *pipeline, const rv_observer *observer);
 /* Between steps: weights [n_all], optimiser (either NULL: left alone) and the gradient of the
  * latest step [n_trained], of the whole network. */

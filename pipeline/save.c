@@ -34,7 +34,8 @@ static rv_status path_of(rv_run *run, const char *name, char **out) {
 static rv_status room_check(const rv_saver *saver, bool fresh) {
     size_t state = rv_snapshot_bytes(saver->snapshot, true);
     size_t best = rv_snapshot_bytes(saver->snapshot, false), log = 1 << 20;
-    return rv_commit_room(rv_run_path(saver->run), (fresh ? 3 * state + best : state) + log);
+    return rv_commit_room(rv_run_path(saver->run), "checkpoints",
+                          (fresh ? 3 * state + best : state) + log);
 }
 
 /* The files' names are made here: the run hands out one at a time, and the writer must not ask. */

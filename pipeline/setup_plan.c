@@ -145,7 +145,8 @@ rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
     rv_status status = RV_OK;
     const rv_config *config = setup->config;
     rv_version *start = NULL;
-    bool piped = config->stages > 1 || setup->trace || config->train.tape;
+    bool piped =
+        config->stages > 1 || setup->trace || config->train.tape || config->train.tape_dtype;
     bool planned = config->stages > 1 || setup->trace || config->chunks_auto ||
                    config->pipeline_memory > 0 || wish->schedule_file;
     TRY(rv_setup_check_pipeline(setup));

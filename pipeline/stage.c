@@ -83,12 +83,15 @@ static rv_status make_tapes(rv_stage *stage) {
         .range = &stage->range,
         .before = &stage->before,
         .device = desc->device,
-        .policy = desc->train->tape,
+        .how = {desc->train->tape, desc->train->tape_dtype == RV_TAPE_FLOAT16},
         .steps = steps_most(stage),
         .rows = rows_most(stage),
         .micros = desc->train->micro_batches,
         .chunks = desc->train->chunks,
         .records = desc->schedule->forecast.peak[desc->index],
+        .writer = desc->writer,
+        .wake = desc->wake,
+        .stage = desc->index,
     };
     tapes.list = rv_schedule_list(desc->schedule, desc->index, &tapes.count);
     return rv_tapes_create(&tapes, &stage->tapes);
@@ -205,6 +208,7 @@ rv_status rv_stage_begin(rv_stage *stage, const rv_batch *batch, bool training) 
     stage->list = stage->forward;
     stage->count = desc->train->micro_batches * desc->train->chunks;
     if (!training) goto out;
+    TRY(rv_tapes_open(stage->tapes, NULL)); /* unless it has been */
     stage->list = rv_schedule_list(desc->schedule, desc->index, &stage->count);
     /* W adds to the gradient, the first micro-batch as the others do. */
     TRY(desc->device->ops->zero(desc->device->ctx, NULL, stage->gradient,

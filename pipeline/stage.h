@@ -39,6 +39,8 @@ typedef struct rv_stage_desc {
     const rv_train_desc *train;
     int64_t total_steps;
     const rv_schedule *schedule; /* simulated; list `index` is this stage's; borrowed */
+    rv_writer *writer;           /* of spilled tapes; NULL: none are */
+    rv_wake wake;                /* rung when they have moved; ring NULL: items wait for them */
 } rv_stage_desc;
 
 /* Edges of a stage; NULL where there is none. Owned by who made them. */
@@ -83,6 +85,7 @@ typedef struct rv_stage {
     int64_t *spikes;       /* of an evaluation; may be NULL */
     int32_t *predictions;
     const rv_observer *observer;
+    bool taped; /* the encoded input lies on the tape, and not in the batch */
 } rv_stage;
 
 /* RV_CONFIG where the recipe cannot run so. The stage starts with weights of zero. */

@@ -132,11 +132,16 @@ static int cell_of(const item *it) {
 static rv_status encode(item *it) {
     rv_status status = RV_OK;
     const rv_pass *pass = &it->pass;
+    rv_stage *stage = it->stage;
     rv_signal *input = rv_tape_signal(pass->tape, -1);
-    if (!it->stage->range.input) return RV_OK;
-    *input = rv_tape_memory(pass->tape, -1, it->T, it->B);
-    TRY(rv_encode(it->stage->desc.encoder, pass->device, NULL, pass->batch, it->row, it->B,
+    if (!stage->range.input) return RV_OK;
+    const rv_signal own = *input = rv_tape_memory(pass->tape, -1, it->T, it->B);
+    if (pass->again && stage->taped && !rv_tape_encodes_again(&stage->range, pass->again))
+        return RV_OK;
+    TRY(rv_encode(stage->desc.encoder, pass->device, NULL, pass->batch, it->row, it->B,
                   pass->net->desc->seed, pass->t0, pass->t1, pass->arena, input));
+    stage->taped = own.spikes.bits ? input->spikes.bits == own.spikes.bits
+                                   : own.values.data && input->values.data == own.values.data;
 out:
     return status;
 }
@@ -231,6 +236,7 @@ rv_status rv_item_forward(rv_stage *stage, const rv_work *work, rv_link **edge) 
     item it = item_of(stage, work);
     TRY(look(stage->links.forward_in, true, &it.in, edge));
     TRY(look(stage->links.forward_out, false, &it.out, edge));
+    TRY(rv_tapes_seek(stage->tapes, cell_of(&it), false, edge));
     if (*edge) goto out;
     TRY(rv_tapes_take(stage->tapes, cell_of(&it), &it.pass.tape));
     TRY(forward_receive(&it));
@@ -238,7 +244,7 @@ rv_status rv_item_forward(rv_stage *stage, const rv_work *work, rv_link **edge) 
     TRY(forward_send(&it));
     /* In an evaluation no W follows that would give the tape back. */
     if (stage->training)
-        rv_tapes_rest(stage->tapes, cell_of(&it));
+        TRY(rv_tapes_rest(stage->tapes, cell_of(&it), it.B == 0));
     else
         rv_tapes_leave(stage->tapes, cell_of(&it));
 out:
@@ -256,12 +262,14 @@ static rv_status backward_recall(item *it) {
     const rv_crossing *before = &stage->before;
     rv_pass *pass = &it->pass;
     TRY(rv_tapes_recall(stage->tapes, cell_of(it), &pass->tape, &pass->state, &pass->again));
-    if (!pass->again || it->B == 0) goto out;
-    for (int k = 0; k < before->count; k++)
-        *rv_tape_signal(pass->tape, before->tensor[k].layer) =
-            rv_tape_memory(pass->tape, before->tensor[k].layer, it->T, it->B);
-    TRY(encode(it));
-    TRY(rv_net_forward(pass));
+    if (pass->again && it->B > 0) {
+        for (int k = 0; k < before->count; k++)
+            *rv_tape_signal(pass->tape, before->tensor[k].layer) =
+                rv_tape_memory(pass->tape, before->tensor[k].layer, it->T, it->B);
+        TRY(encode(it));
+        TRY(rv_net_forward(pass));
+    }
+    TRY(rv_tapes_whole(stage->tapes, cell_of(it), pass->again && it->B > 0));
 out:
     return status;
 }
@@ -295,6 +303,7 @@ rv_status rv_item_backward(rv_stage *stage, const rv_work *work, rv_link **edge)
     rv_head head;
     TRY(look(in, true, &it.in, edge));
     TRY(look(out, false, &it.out, edge));
+    TRY(rv_tapes_seek(stage->tapes, cell_of(&it), true, edge));
     if (*edge) goto out;
     if (in)
         TRY(receive(&it, in, RV_WORK_B, rv_wire_backward_bytes(&stage->after, it.T, it.B), &head));

@@ -1,13 +1,17 @@
 /*
  * Inside pipeline/: the tapes of a stage between F and W. Kept whole, one for every chunk that the
- * list holds at its peak; or, where layers are recomputed (rv_train_desc.tape), one record a chunk
- * with what is kept and the state at the chunk's start, and a few benches with room for the rest: F
- * works on one and leaves it, B takes one and runs F of those layers again. All memory is made
- * here, none by an item. Cells are micro * chunks + chunk.
+ * list holds at its peak; or, where layers are recomputed or spilled (rv_train_desc.tape) or
+ * membranes are packed (tape_dtype), one record a chunk with what is kept and the state at the
+ * chunk's start, and a few benches with room for the rest: F works on one and leaves it, B takes
+ * one and runs F of the layers to recompute again. What is spilled a writer thread puts into a file
+ * after F, and fetches a few chunks ahead of B. All memory is made here, none by an item. Cells are
+ * micro * chunks + chunk.
  */
 #ifndef RV_PIPELINE_TAPE_H
 #define RV_PIPELINE_TAPE_H
 
+#include "data/data.h"
+#include "pipeline/link.h"
 #include "pipeline/schedule.h"
 #include "snn/snn.h"
 
@@ -19,32 +23,51 @@ typedef struct rv_tapes_desc {
     const rv_range *range;
     const rv_crossing *before;
     const rv_device *device;
-    const uint8_t *policy; /* [layers]; NULL: all are kept. Borrowed */
-    int steps, rows;       /* of a chunk, of a micro-batch, at most */
+    rv_taping how;   /* policy borrowed */
+    int steps, rows; /* of a chunk, of a micro-batch, at most */
     int micros, chunks;
     int records;         /* cells between F and W at most */
-    const rv_work *list; /* of the stage, [count] */
+    const rv_work *list; /* of the stage, [count]; borrowed */
     int count;
+    /* Where layers are spilled: */
+    rv_writer *writer; /* borrowed */
+    rv_wake wake;      /* rung when a bench is there; ring NULL: who lacks one waits for it */
+    int stage;         /* names the file */
 } rv_tapes_desc;
 
 typedef struct rv_tapes rv_tapes;
 RV_CHECKED rv_status rv_tapes_create(const rv_tapes_desc *desc, rv_tapes **out);
+/* Removes the file. No job is with the writer any more. */
 void rv_tapes_destroy(rv_tapes *tapes);
+/* Before the first step, make the file of what is spilled: in the folder, or (NULL) one without a
+ * name. Does nothing the second time, and where nothing is spilled. RV_CREATE, RV_IO: no room. */
+RV_CHECKED rv_status rv_tapes_open(rv_tapes *tapes, const char *folder);
 
+/* F, or B with `back`: have a bench for the cell, for B with what was spilled; *edge is set where
+ * it is not there yet, and another call gets it. A write that failed is an error of whoever asks
+ * next: RV_IO with path, bytes needed and free. */
+RV_CHECKED rv_status rv_tapes_seek(rv_tapes *tapes, int cell, bool back, rv_link **edge);
+const rv_link *rv_tapes_edge(const rv_tapes *tapes); /* that one, by which a wait is told */
 /* F: a tape for the cell. RV_INTERNAL: more are in use than the list allows. */
 RV_CHECKED rv_status rv_tapes_take(rv_tapes *tapes, int cell, rv_tape **tape);
 /* F, before its layers run: the state it begins with. */
 RV_CHECKED rv_status rv_tapes_border(rv_tapes *tapes, int cell, const rv_state *state);
-void rv_tapes_rest(rv_tapes *tapes, int cell); /* F has ended: B takes what it needs later */
-/* B: the tape of the cell; RV_INTERNAL: F has not run, or W has. *again: the policy whose layers
- * are to run once more under *state, which is as F found it; NULL: everything is there. */
+/* F has ended: B takes what it needs later. Membranes are rounded where they are packed; `empty`: a
+ * micro-batch without samples, whose tape holds nothing. */
+RV_CHECKED rv_status rv_tapes_rest(rv_tapes *tapes, int cell, bool empty);
+/* B: the tape of the cell; RV_INTERNAL: F has not run, or W has. *again: the policy with which F is
+ * to run once more under *state, which is as F found it (rv_tapes_whole after it); NULL: everything
+ * is there. */
 RV_CHECKED rv_status rv_tapes_recall(rv_tapes *tapes, int cell, rv_tape **tape, rv_state **state,
                                      const uint8_t **again);
+/* B, after that F, or without: the tape is whole, and later ones may be fetched. */
+RV_CHECKED rv_status rv_tapes_whole(rv_tapes *tapes, int cell, bool again);
 rv_tape *rv_tapes_get(const rv_tapes *tapes, int cell); /* between B and W; NULL: none */
 void rv_tapes_leave(rv_tapes *tapes, int cell);         /* W, or F of an evaluation, has ended */
 
-/* Bytes of all of it, for a plan. */
+/* Bytes of all of it, for a plan; of its file. */
 size_t rv_tapes_bytes(const rv_tapes_desc *desc);
+size_t rv_tapes_spilled(const rv_tapes_desc *desc);
 
 #ifdef __cplusplus
 }

@@ -267,6 +267,7 @@ rv_status rv_training_open(rv_training *training) {
         rv_training_say(training, "%s: going on after step %lld of %lld", training->trainer->run,
                         (long long)training->progress.step, (long long)training->steps);
     }
+    TRY(rv_engine_folder(setup->engine, rv_run_path(training->run)));
     TRY(saving_open(training));
     say_what_runs(training);
     say_plan(training);

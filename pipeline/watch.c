@@ -41,7 +41,8 @@ static bool among(rv_link *const *links, int count, const rv_link *edge) {
 
 bool rv_stage_takes(const rv_stage *stage, const rv_link *edge) {
     const rv_stage_links *links = &stage->links;
-    return edge == links->forward_in || edge == links->backward_in || edge == links->factor ||
+    return edge == rv_tapes_edge(stage->tapes) || edge == links->forward_in ||
+           edge == links->backward_in || edge == links->factor ||
            among(links->norms, stage->desc.stages - 1, edge);
 }
 
@@ -77,7 +78,10 @@ const char *rv_post_print(const rv_post *post, const rv_stage *stage, double now
         return text;
     }
     item_print(&stage->list[at], item, sizeof item);
-    if (!edge)
+    if (edge && edge == rv_tapes_edge(stage->tapes))
+        snprintf(text, RV_POST_TEXT, "stage %d waits for the disk with a tape of %s since %.3g s",
+                 s, item, since);
+    else if (!edge)
         snprintf(text, RV_POST_TEXT, "stage %d computes %s since %.3g s", s, item, since);
     else if (rv_stage_takes(stage, edge))
         snprintf(text, RV_POST_TEXT, "stage %d waits for %s from stage %d since %.3g s", s,

@@ -102,8 +102,10 @@ typedef struct rv_group_desc { /* parameter group: tensors whose name matches th
 } rv_group_desc;
 
 /* What becomes of the tape of a layer between F and B. */
-#define RV_TAPE_NAMES "keep|recompute"
-typedef enum rv_tape_policy { RV_TAPE_KEEP, RV_TAPE_RECOMPUTE } rv_tape_policy;
+typedef enum rv_tape_policy { RV_TAPE_KEEP, RV_TAPE_RECOMPUTE, RV_TAPE_SPILL } rv_tape_policy;
+
+#define RV_TAPE_TYPES "float32|float16"
+typedef enum rv_tape_type { RV_TAPE_FLOAT32, RV_TAPE_FLOAT16 } rv_tape_type;
 
 typedef struct rv_train_desc {
     int64_t epochs, max_steps; /* max_steps 0 = off */
@@ -111,6 +113,7 @@ typedef struct rv_train_desc {
     int64_t total_steps;       /* lr_schedule.total_steps; 0 = min(epochs * updates, max_steps) */
     int batch, micro_batches, chunks;
     const uint8_t *tape; /* [layers] rv_tape_policy, of a pipeline; NULL: all are kept */
+    int tape_dtype;      /* rv_tape_type of membranes between F and B, whatever `tape` is */
     int truncate;        /* chunks an adjoint goes back over at most; 0: all */
     rv_choice optimizer; /* rv_optimizer_table() */
     bool velocity;       /* sgd keeps its velocity without momentum, too */

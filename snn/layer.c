@@ -170,13 +170,15 @@ const rv_layer *rv_pass_fused(const rv_pass *pass, const rv_layer *map) {
  * frame that the state carries to later chunks. */
 rv_status rv_net_forward(rv_pass *pass) {
     rv_status status = RV_OK;
+    /* Held frames lie in the state, which, where layers run again, is as it was before this chunk.
+     */
+    bool held = !pass->again || rv_tape_has(&pass->tape->range, pass->again, RV_TAPE_RECOMPUTE);
     for (int l = pass->first; l < pass->last; l++) {
         const rv_layer *layer = &pass->net->layers[l];
         size_t mark = rv_arena_mark(pass->arena);
         pass->layer = l;
         pass->tape->signal[l + 1] = output_signal(pass, layer);
-        if (layer->kind->view || (layer->held && pass->t0 != 0)) continue;
-        /* Held frames lie in the state, which is as it was before this chunk. */
+        if (layer->kind->view || (layer->held && (pass->t0 != 0 || !held))) continue;
         if (pass->again && !layer->held &&
             rv_tape_policy_of(pass->net, pass->again, l) != RV_TAPE_RECOMPUTE)
             continue;

@@ -166,12 +166,12 @@ struct rv_tape {
     const rv_device *device;
     int T, B;
     float *block;
-    float *kept; /* [kept_size] memory of what stays between F and B; NULL: all is in block */
-    size_t size, kept_size;
-    size_t *offset;     /* [layer_count + 1][RV_LAYER_SLOTS]; entry layer_count: the input */
-    rv_signal *signal;  /* [layer_count + 1], entry 0: the input */
-    rv_values *adjoint; /* [layer_count + 1], of each layer's output; data NULL: none */
-    rv_scratch *stack;  /* [2 * layer_count] */
+    float *kept;               /* borrowed memory of the first part; the others are in block */
+    size_t end[RV_TAPE_PARTS]; /* words, of the parts */
+    size_t *offset;            /* [layer_count + 1][RV_LAYER_SLOTS]; entry layer_count: the input */
+    rv_signal *signal;         /* [layer_count + 1], entry 0: the input */
+    rv_values *adjoint;        /* [layer_count + 1], of each layer's output; data NULL: none */
+    rv_scratch *stack;         /* [2 * layer_count] */
     int depth;
 };
 /* NULL for an empty slot. */

@@ -156,6 +156,7 @@ static rv_status backward(rv_serial *s, const rv_batch *batch, int row, int B) {
     for (int c = s->chunks - 1; c >= 0; c--) {
         rv_pass pass = pass_of(s, batch, row, B, c, true);
         int truncate = s->desc.train->truncate;
+        if (s->desc.train->tape_dtype == RV_TAPE_FLOAT16) TRY(rv_tape_round(pass.tape));
         if (truncate > 0 && (c + 1) % truncate == 0) TRY(rv_state_cut(s->adjoint, NULL));
         TRY(rv_loss_adjoint(s->loss, &pass));
         TRY(rv_net_backward(&pass));

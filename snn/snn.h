@@ -155,14 +155,33 @@ void rv_tape_destroy(rv_tape *tape);
  * the neuron it feeds is kept as that is. */
 rv_tape_policy rv_tape_policy_of(const rv_net *net, const uint8_t *policy, int layer);
 bool rv_tape_has(const rv_range *range, const uint8_t *policy, rv_tape_policy what);
-/* Without the memory of what is kept, which rv_tape_attach borrows: rv_tape_kept_bytes, 64-byte
- * aligned. */
-RV_CHECKED rv_status rv_tape_create_policy(const rv_range *range, const rv_crossing *before,
-                                           const rv_device *device, const uint8_t *policy, int T,
-                                           int B, rv_tape **out);
-size_t rv_tape_kept_bytes(const rv_range *range, const rv_crossing *before, const uint8_t *policy,
-                          int T, int B);
+/* A tape whose layers have policies lies in parts, one after the other. */
+typedef enum rv_tape_part {
+    RV_PART_KEPT,      /* borrowed memory (rv_tape_attach, 64-byte aligned) that stays */
+    RV_PART_MEMBRANES, /* with `half`: membranes that are kept, to be packed and unpacked */
+    RV_PART_SPILLED,   /* to be written elsewhere and read back */
+    RV_PART_SPILLED_MEMBRANES,
+    RV_PART_AGAIN, /* computed again; adjoints that B leaves for W */
+    RV_TAPE_PARTS
+} rv_tape_part;
+typedef struct rv_taping { /* zeroed: all in one block of the tape */
+    const uint8_t *policy; /* [layers]; NULL: all are kept */
+    bool half;             /* membranes between F and B as half floats */
+} rv_taping;
+RV_CHECKED rv_status rv_tape_create_parts(const rv_range *range, const rv_crossing *before,
+                                          const rv_device *device, const rv_taping *how, int T,
+                                          int B, rv_tape **out);
+/* Words of every part. */
+void rv_tape_sizes(const rv_range *range, const rv_crossing *before, const rv_taping *how, int T,
+                   int B, size_t words[RV_TAPE_PARTS]);
+float *rv_tape_part_memory(const rv_tape *tape, rv_tape_part part); /* of the tape's own; words as
+                                                                     * above */
 void rv_tape_attach(rv_tape *tape, float *kept);
+/* Is the encoded input neither kept nor spilled? Then it is encoded again before B. */
+bool rv_tape_encodes_again(const rv_range *range, const uint8_t *policy);
+/* Membranes of the range become the nearest half floats: after F, before the loss or B look at
+ * them. */
+RV_CHECKED rv_status rv_tape_round(rv_tape *tape);
 size_t rv_tape_bytes(const rv_range *range, const rv_crossing *before, int T, int B);
 /* The tape's own memory for T steps of B samples of the encoded input (layer -1; none for a held
  * one) or of a tensor that crosses the range's front. */
@@ -199,7 +218,8 @@ typedef struct rv_pass {
     /* F in training, out: [net steps][rv_net_statistics] of the micro-batch, in memory of the
      * device; NULL: not wanted. */
     float *statistics;
-    /* F once more, on a tape whose other layers are there: those that this policy recomputes. */
+    /* F once more, on a tape whose other layers are there: those that this policy recomputes, and
+     * the views of all. */
     const uint8_t *again; /* NULL: all layers */
     double penalty;       /* of the layers before `first` in this micro-batch, for rv_loss_finish */
     /* B: adjoint of the last layer's outputs over the chunk, from the loss; data NULL where absent.

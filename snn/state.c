@@ -154,14 +154,37 @@ bool rv_tape_has(const rv_range *range, const uint8_t *policy, rv_tape_policy wh
     return false;
 }
 
-/* Does an entry (a layer, or past the layers the input) stay in memory between F and B? What comes
- * from before the range cannot be computed again here; the input can, since encoders are pure. */
-static bool entry_kept(const rv_range *range, const uint8_t *policy, int l) {
+/* What becomes of an entry (a layer, or past the layers the input). What comes from before the
+ * range cannot be computed again here; the input can, since encoders are pure. */
+static rv_tape_policy entry_policy(const rv_range *range, const uint8_t *policy, int l) {
     const rv_net *net = range->net;
-    if (!policy) return false; /* all in one block */
-    if (l == net->layer_count) return !rv_tape_has(range, policy, RV_TAPE_RECOMPUTE);
-    if (l >= range->last) l = net->layers[l].in_place ? net->layers[l].input[0] : range->first;
-    return l < range->first || rv_tape_policy_of(net, policy, l) == RV_TAPE_KEEP;
+    bool spills = rv_tape_has(range, policy, RV_TAPE_SPILL);
+    if (l == net->layer_count && rv_tape_has(range, policy, RV_TAPE_RECOMPUTE))
+        return RV_TAPE_RECOMPUTE;
+    if (l >= range->last && l < net->layer_count && net->layers[l].in_place)
+        l = net->layers[l].input[0];
+    if (l < range->first || l >= range->last) return spills ? RV_TAPE_SPILL : RV_TAPE_KEEP;
+    return rv_tape_policy_of(net, policy, l);
+}
+
+bool rv_tape_encodes_again(const rv_range *range, const uint8_t *policy) {
+    return entry_policy(range, policy, range->net->layer_count) == RV_TAPE_RECOMPUTE;
+}
+
+/* The part that slot k of an entry belongs to. Of a map's own adjoint nothing is there before B. */
+static rv_tape_part part_of(const rv_range *range, const rv_taping *how, int l, int k) {
+    bool inside = l >= range->first && l < range->last;
+    bool half = inside && k == RV_SLOT_H && range->net->layers[l].kind == &rv_kind_neuron;
+    if ((!how->policy && !how->half) || (inside && k == RV_SLOT_G)) return RV_PART_AGAIN;
+    switch (entry_policy(range, how->policy, l)) {
+    case RV_TAPE_KEEP:
+        return half && how->half ? RV_PART_MEMBRANES : RV_PART_KEPT;
+    case RV_TAPE_SPILL:
+        return half ? RV_PART_SPILLED_MEMBRANES : RV_PART_SPILLED;
+    case RV_TAPE_RECOMPUTE:
+        break;
+    }
+    return RV_PART_AGAIN;
 }
 
 static void entry_slots(const rv_range *range, const rv_crossing *before, bool apart, int l,
@@ -174,41 +197,48 @@ static void entry_slots(const rv_range *range, const rv_crossing *before, bool a
         outside_slots(range, before, l, slots);
 }
 
-/* The same walk gives offsets and, without them, the size: a plan can ask for bytes before
- * anything is made. Kept entries first; *kept is where they end. */
-static size_t place_tape(const rv_range *range, const rv_crossing *before, bool apart,
-                         const uint8_t *policy, int T, int B, size_t *offset, size_t *kept) {
+/* The same walk gives offsets and, without them, the sizes: a plan can ask for bytes before
+ * anything is made. Part after part; end: where each ends. */
+static void place_tape(const rv_range *range, const rv_crossing *before, bool apart,
+                       const rv_taping *how, int T, int B, size_t *offset,
+                       size_t end[RV_TAPE_PARTS]) {
     int entries = range->net->layer_count + 1;
     size_t at = 0;
-    for (int k = 0; k < 2 * entries; k++) {
-        rv_slot slots[RV_LAYER_SLOTS];
-        int l = k % entries;
-        if (k == entries) *kept = at;
-        if (entry_kept(range, policy, l) != (k < entries)) continue;
-        entry_slots(range, before, apart, l, slots);
-        at = place_slots(slots, T, B, at, offset ? offset + l * RV_LAYER_SLOTS : NULL);
+    for (int part = 0; part < RV_TAPE_PARTS; part++) {
+        for (int l = 0; l < entries; l++) {
+            rv_slot slots[RV_LAYER_SLOTS];
+            entry_slots(range, before, apart, l, slots);
+            for (int k = 0; k < RV_LAYER_SLOTS; k++) {
+                if (part_of(range, how, l, k) != (rv_tape_part)part) continue;
+                size_t words = slot_words(&slots[k], T, B);
+                if (offset) offset[l * RV_LAYER_SLOTS + k] = words ? at : SIZE_MAX;
+                at += words;
+            }
+        }
+        end[part] = at;
     }
-    return at;
 }
 
 /* What a planner counts per micro-batch and chunk in flight. */
 size_t rv_tape_bytes(const rv_range *range, const rv_crossing *before, int T, int B) {
-    size_t kept;
-    return 4 * place_tape(range, before, false, NULL, T, B, NULL, &kept);
+    static const rv_taping whole;
+    size_t end[RV_TAPE_PARTS];
+    place_tape(range, before, false, &whole, T, B, NULL, end);
+    return 4 * end[RV_TAPE_PARTS - 1];
 }
 
-size_t rv_tape_kept_bytes(const rv_range *range, const rv_crossing *before, const uint8_t *policy,
-                          int T, int B) {
-    size_t kept;
-    (void)place_tape(range, before, false, policy, T, B, NULL, &kept);
-    return 4 * kept;
+void rv_tape_sizes(const rv_range *range, const rv_crossing *before, const rv_taping *how, int T,
+                   int B, size_t words[RV_TAPE_PARTS]) {
+    place_tape(range, before, false, how, T, B, NULL, words);
+    for (int part = RV_TAPE_PARTS - 1; part > 0; part--)
+        words[part] -= words[part - 1];
 }
 
 /* All memory of a chunk in one block: F to W touch it in order, and freeing is one call. The
  * views (signal, adjoint) are set anew by every item, for the steps and samples it really has. */
-rv_status rv_tape_create_policy(const rv_range *range, const rv_crossing *before,
-                                const rv_device *device, const uint8_t *policy, int T, int B,
-                                rv_tape **out) {
+rv_status rv_tape_create_parts(const rv_range *range, const rv_crossing *before,
+                               const rv_device *device, const rv_taping *how, int T, int B,
+                               rv_tape **out) {
     rv_status status = RV_OK;
     rv_tape *tape = NULL;
     const rv_net *net = range->net;
@@ -220,10 +250,9 @@ rv_status rv_tape_create_policy(const rv_range *range, const rv_crossing *before
     TRY(rv_alloc(layers + 1, sizeof *tape->signal, "tape", &tape->signal));
     TRY(rv_alloc(layers + 1, sizeof *tape->adjoint, "tape", &tape->adjoint));
     TRY(rv_alloc(2 * layers + 1, sizeof *tape->stack, "tape", &tape->stack));
-    tape->size =
-        place_tape(range, before, device->ops->apart, policy, T, B, tape->offset, &tape->kept_size);
-    TRY(device->ops->alloc(device->ctx, 4 * (tape->size - tape->kept_size), "tape",
-                           (void **)&tape->block));
+    place_tape(range, before, device->ops->apart, how, T, B, tape->offset, tape->end);
+    TRY(device->ops->alloc(device->ctx, 4 * (tape->end[RV_PART_AGAIN] - tape->end[RV_PART_KEPT]),
+                           "tape", (void **)&tape->block));
     *out = tape;
     tape = NULL;
 out:
@@ -233,7 +262,8 @@ out:
 
 rv_status rv_tape_create_range(const rv_range *range, const rv_crossing *before,
                                const rv_device *device, int T, int B, rv_tape **out) {
-    return rv_tape_create_policy(range, before, device, NULL, T, B, out);
+    static const rv_taping whole;
+    return rv_tape_create_parts(range, before, device, &whole, T, B, out);
 }
 
 rv_status rv_tape_create(const rv_net *net, const rv_device *device, int T, int B, rv_tape **out) {
@@ -243,6 +273,10 @@ rv_status rv_tape_create(const rv_net *net, const rv_device *device, int T, int 
 
 void rv_tape_attach(rv_tape *tape, float *kept) {
     tape->kept = kept;
+}
+
+float *rv_tape_part_memory(const rv_tape *tape, rv_tape_part part) {
+    return tape->block + tape->end[part - 1] - tape->end[RV_PART_KEPT];
 }
 
 /* Signals and kept memory are borrowed; only the block and the arrays are the tape's. */
@@ -260,7 +294,8 @@ void rv_tape_destroy(rv_tape *tape) {
 static float *tape_at(const rv_tape *tape, int entry, int k) {
     size_t offset = tape->offset[entry * RV_LAYER_SLOTS + k];
     if (offset == SIZE_MAX) return NULL;
-    return offset < tape->kept_size ? tape->kept + offset : tape->block + offset - tape->kept_size;
+    size_t kept = tape->end[RV_PART_KEPT];
+    return offset < kept ? tape->kept + offset : tape->block + offset - kept;
 }
 
 float *rv_tape_slot(const rv_tape *tape, const rv_layer *layer, int k) {
@@ -288,4 +323,24 @@ rv_signal rv_tape_memory(const rv_tape *tape, int layer, int T, int B) {
 /* A receiver sets the signal of a tensor that crosses the front. */
 rv_signal *rv_tape_signal(rv_tape *tape, int layer) {
     return &tape->signal[layer + 1];
+}
+
+/* In pieces that stay in the first cache. */
+rv_status rv_tape_round(rv_tape *tape) {
+    rv_status status = RV_OK;
+    enum { PIECE = 1024 };
+    uint16_t piece[PIECE];
+    TRY(tape->device->ops->queue_sync(tape->device->ctx, NULL));
+    for (int l = tape->range.first; l < tape->range.last; l++) {
+        if (tape->net->layers[l].kind != &rv_kind_neuron) continue;
+        const rv_values h = rv_tape_membrane(tape, l);
+        size_t count = (size_t)h.T * (size_t)h.B * (size_t)h.ld;
+        for (size_t i = 0; i < count; i += PIECE) {
+            size_t part = count - i < PIECE ? count - i : PIECE;
+            rv_half_pack(h.data + i, piece, part);
+            rv_half_unpack(piece, h.data + i, part);
+        }
+    }
+out:
+    return status;
 }

@@ -156,8 +156,8 @@ static void run_claimed_again_goes_on_where_told(void **state) {
 
 static void room_that_is_not_there_is_refused(void **state) {
     (void)state;
-    assert_int_equal(rv_commit_room(".", 1), RV_OK);
-    assert_int_equal(rv_commit_room(".", SIZE_MAX / 2), RV_IO);
+    assert_int_equal(rv_commit_room(".", "it", 1), RV_OK);
+    assert_int_equal(rv_commit_room(".", "it", SIZE_MAX / 2), RV_IO);
     assert_non_null(strstr(rv_error_get()->message, "bytes needed"));
 }
 
