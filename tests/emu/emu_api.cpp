@@ -64,6 +64,8 @@ struct operation {
 };
 
 struct emu_stream {
+    emu_stream *next; /* in the list of all */
+    int users;        /* who walks the list and stands here; both under the list's lock */
     int device;
     pthread_t thread;
     lock mine;
@@ -90,13 +92,13 @@ struct allocation {
     bool managed;
 };
 
-/* All that exists. Never destroyed: threads may outlive the end of main. */
+/* All that exists. Never destroyed: threads may outlive the end of main. The streams are no vector:
+ * the thread sanitizer, which does not know our lock, would see the C library move one. */
 struct world {
     lock mine;
     std::map<uintptr_t, allocation> memory;
-    std::vector<emu_stream *> streams;
-    pthread_t watchdog;
-    std::atomic<uint32_t> watching{0};
+    emu_stream *streams = NULL;
+    bool watched = false;
 };
 world &all() {
     static world *w = new world;
@@ -121,7 +123,7 @@ int devices() {
 unsigned long moves(bool *busy) {
     unsigned long sum = 0;
     *busy = false;
-    for (emu_stream *s : all().streams) {
+    for (emu_stream *s = all().streams; s; s = s->next) {
         sum += s->ticks + s->done.load();
         *busy = *busy || s->done.load() != s->put.load();
     }
@@ -131,20 +133,19 @@ unsigned long moves(bool *busy) {
 void *watch(void *) {
     int limit = emu::setting("RV_EMU_SECONDS", 60), idle = 0;
     unsigned long last = 0;
-    while (all().watching.load()) {
+    for (;;) { /* until the program ends */
         bool busy;
-        futex_wait(&all().watching, 1); /* a second */
+        sleep(1);
         holding h(all().mine);
         unsigned long now = moves(&busy);
         idle = busy && now == last ? idle + 1 : 0;
         last = now;
         if (idle < limit) continue;
-        for (emu_stream *s : all().streams)
+        for (emu_stream *s = all().streams; s; s = s->next)
             fprintf(stderr, "emu: device %d: %u operations wait behind %s\n", s->device,
                     s->put.load() - s->done.load(), s->name ? s->name : "nothing");
         fatal("nothing has moved for %d s", limit);
     }
-    return NULL;
 }
 
 /* ---- a stream's thread
@@ -246,18 +247,25 @@ cudaError_t get(void **memory, size_t bytes, int device, bool managed) {
     return cudaSuccess;
 }
 
+/* From one stream (NULL: from the start) to the next; where one stands it is not destroyed. */
+emu_stream *stream_after(emu_stream *s) {
+    holding h(all().mine);
+    emu_stream *next = s ? s->next : all().streams;
+    if (next) next->users++;
+    if (s) s->users--;
+    return next;
+}
+
 /* Waits for the devices, as the real one does: what still runs may use it. */
 cudaError_t put_back(void *memory, bool host) {
     if (!memory) return cudaSuccess;
-    std::vector<emu_stream *> streams;
     {
         holding h(all().mine);
         auto a = all().memory.find((uintptr_t)memory);
         if (a == all().memory.end() || (a->second.device < 0) != host)
             fatal("free: %p is no such allocation", memory);
-        streams = all().streams;
     }
-    for (emu_stream *s : streams)
+    for (emu_stream *s = stream_after(NULL); s; s = stream_after(s))
         wait_for(s);
     {
         holding h(all().mine);
@@ -359,36 +367,38 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     s->device = device_now;
     if (pthread_create(&s->thread, NULL, stream_main, s) != 0) fatal("no thread for a stream");
     holding h(all().mine);
-    if (all().streams.empty()) {
-        all().watching.store(1);
-        if (pthread_create(&all().watchdog, NULL, watch, NULL) != 0) fatal("no watchdog");
-    }
-    all().streams.push_back(s);
+    pthread_t watchdog;
+    if (!all().watched &&
+        (pthread_create(&watchdog, NULL, watch, NULL) != 0 || pthread_detach(watchdog) != 0))
+        fatal("no watchdog");
+    all().watched = true;
+    s->users = 0;
+    s->next = all().streams;
+    all().streams = s;
     *stream = s;
     return cudaSuccess;
 }
 
-/* What was put in still runs; the watchdog goes with the last. */
+/* False while another thread stands at the stream. */
+static bool stream_unlink(emu_stream *stream) {
+    holding h(all().mine);
+    if (stream->users > 0) return false;
+    emu_stream **at = &all().streams;
+    while (*at != stream)
+        at = &(*at)->next;
+    *at = stream->next;
+    return true;
+}
+
+/* What was put in still runs. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     check_stream(stream, "cudaStreamDestroy");
     wait_for(stream);
     stream->stop.store(true);
     futex_wake(&stream->put);
     pthread_join(stream->thread, NULL);
-    bool last;
-    {
-        holding h(all().mine);
-        std::vector<emu_stream *> left;
-        for (emu_stream *s : all().streams)
-            if (s != stream) left.push_back(s);
-        all().streams = left;
-        last = left.empty();
-        if (last) all().watching.store(0);
-    }
-    if (last) {
-        futex_wake(&all().watching);
-        pthread_join(all().watchdog, NULL);
-    }
+    while (!stream_unlink(stream))
+        sched_yield();
     delete stream;
     return cudaSuccess;
 }
