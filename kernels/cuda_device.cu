@@ -168,6 +168,7 @@ rv_status rv_cuda_queue_wait(rv_ctx *ctx, rv_queue *queue, rv_event *event) {
                          "waiting for an event");
 }
 
+/* One that is still waited for may go: the runtime frees it when it has been reached. */
 void rv_cuda_event_destroy(rv_ctx *ctx, rv_event *event) {
     if (!event) return;
     (void)rv_cuda_check(ctx, cudaEventDestroy(event->event), "closing an event");
@@ -181,34 +182,17 @@ rv_status rv_cuda_queue_sync(rv_ctx *ctx, rv_queue *queue) {
                          "running what was queued");
 }
 
-/* ---- ops that are not there yet ------------------------------------------------------------- */
-enum { CONV, DELAY };
-static const char *const missing[] = {"convolution", "delays"};
-
-/* One function for each signature; the first argument is all it needs. */
-template <int what, class... Rest> static rv_status refuse(rv_ctx *ctx, Rest...) {
-    return rv_cuda_fail(ctx->host, RV_CONFIG,
-                        "device " RV_PLUGIN_NAME " has no kernels for %s; use --device cpu",
-                        missing[what]);
-}
-/* Nothing was packed, so there is nothing to give back. */
-static void unpack_nothing(rv_ctx *, void *) {
-}
-
+/* ---- table ---------------------------------------------------------------------------------- */
 /* Filled by name, since C++ has no initialisers out of order. */
 static rv_ops make_ops(void) {
     rv_ops ops = {};
     ops.abi = 1, ops.struct_size = sizeof ops;
     ops.name = RV_PLUGIN_NAME;
     ops.apart = true;
-    ops.lacks = "convolution, delays, recurrent neurons";
+    ops.lacks = "recurrent neurons";
 #define RV_CUDA_FILL(op) ops.op = rv_cuda_##op;
     RV_CUDA_OPS(RV_CUDA_FILL)
 #undef RV_CUDA_FILL
-    ops.conv_pack = refuse<CONV>, ops.conv_unpack = unpack_nothing;
-    ops.conv_forward = refuse<CONV>, ops.conv_backward = refuse<CONV>;
-    ops.conv_weight = refuse<CONV>;
-    ops.delay_forward = refuse<DELAY>, ops.delay_backward = refuse<DELAY>;
     return ops;
 }
 static const rv_ops ops_table = make_ops();

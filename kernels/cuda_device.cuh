@@ -29,15 +29,16 @@
 
 #include "kernels/plugin.h"
 
-/* What these files implement; the rest of rv_ops refuses (cuda_device.cu). */
+/* What these files implement: all of rv_ops. */
 /* clang-format off */
 #define RV_CUDA_OPS(X)                                                                             \
     X(close) X(alloc) X(free) X(copy) X(zero)                                                      \
     X(queue_create) X(queue_destroy) X(queue_record) X(queue_wait) X(event_destroy) X(queue_sync)  \
     X(map_pack) X(map_unpack) X(map_forward) X(map_neuron_forward) X(map_backward) X(map_weight)   \
     X(neuron_forward) X(neuron_backward) X(norm_forward) X(norm_backward)                          \
-    X(pool_forward) X(pool_backward) X(scale) X(scale_weight) X(copy_units) X(dropout)             \
-    X(threshold_forward) X(threshold_backward)                                                     \
+    X(conv_pack) X(conv_unpack) X(conv_forward) X(conv_backward) X(conv_weight)                    \
+    X(delay_forward) X(delay_backward) X(pool_forward) X(pool_backward)                            \
+    X(scale) X(scale_weight) X(copy_units) X(dropout) X(threshold_forward) X(threshold_backward)   \
     X(optim_update) X(norm2) X(readout_fold) X(readout_spread) X(encode_rate) X(count_spikes)
 /* clang-format on */
 #define RV_CUDA_DECLARE(op) std::remove_pointer_t<decltype(rv_ops::op)> rv_cuda_##op;

@@ -1,6 +1,11 @@
 /*
  * Linear maps. Event sums and their weight gradients add in the order of the CPU, so they give its
  * bits; dense products are cuBLAS's, the same bits for the same shapes.
+ *
+ * An event sum has a column of a row per thread: the bits of the row are the same for all of a
+ * block, so no thread waits for another, and each active input is one row of weights read side by
+ * side. Its weight gradient turns the bits first, so that an input finds the rows of the batch that
+ * had it; a thread then adds a column of their adjoints onto the gradient, rows in the CPU's order.
  */
 #include "kernels/cuda_device.cuh"
 
@@ -87,7 +92,7 @@ static rv_status dense_forward(rv_ctx *ctx, rv_queue *queue, const rv_map *map, 
     rv_values v;
     PASS(as_values(ctx, queue, x, arena, &v));
     int frames = values_frames(v);
-    bool merge = rows_even(v) && rows_even(y);
+    bool merge = rows_even(v) && rows_even(y); /* all steps as rows of one product */
     RV_LAUNCH(bias_rows, rv_cuda_grid((size_t)frames * (size_t)y.B * (size_t)y.ld), RV_CUDA_BLOCK,
               rv_cuda_stream(ctx, queue), y, map->bias, frames);
     PASS(rv_cuda_check(ctx, cudaGetLastError(), "a product's bias"));
@@ -140,6 +145,7 @@ static rv_status rows_zero(rv_ctx *ctx, rv_queue *queue, rv_values v) {
 rv_status rv_cuda_map_backward(rv_ctx *ctx, rv_queue *queue, const rv_map *map, rv_values g,
                                rv_values gx, bool add, rv_arena *) {
     int frames = values_frames(gx);
+    /* A held adjoint serves every step of gx: then steps are products of their own. */
     bool merge = rows_even(g) && rows_even(gx) && values_frames(g) == frames;
     if (!add) PASS(rows_zero(ctx, queue, gx));
     for (int t = 0; t < (merge ? 1 : frames); t++) {
@@ -188,7 +194,7 @@ static __global__ void event_weight(const uint32_t *turned, int visit_words, int
     const uint32_t *bits = turned + (size_t)blockIdx.x * (size_t)visit_words;
     if (col >= ld) return;
     float *to = gw + (size_t)blockIdx.x * (size_t)ld + col, sum = *to;
-    for (int w = 0; w < visit_words; w++)
+    for (int w = 0; w < visit_words; w++) /* visits ascending: t descending, b ascending */
         for (uint32_t word = bits[w]; word; word &= word - 1) {
             int visit = w * 32 + __ffs((int)word) - 1;
             sum += values_row(g, visit_time(visit, frames, g.B), visit % g.B)[col];

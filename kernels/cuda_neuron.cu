@@ -2,6 +2,11 @@
  * Neurons. A thread is one unit of one sample and runs all steps of the chunk with its state in
  * registers; the spikes of 32 neighbours become one word by ballot. The equations are those of
  * neuron.h, so the bits are those of the CPU.
+ *
+ * Launches: blocks of 128 threads; x over the units of a row, y over the samples. Rows are read and
+ * written by neighbours side by side, once a step: the kernels are bound by memory, and a step
+ * waits for nothing but its own row. Where parameters learn, the sums over samples want one order,
+ * and a thread takes a unit of all samples in turn.
  */
 #include "kernels/cuda_device.cuh"
 #include "kernels/neuron.h"
@@ -45,6 +50,7 @@ static __device__ inline float adjoint_of(int kind, const rv_neuron *n, const rv
 }
 
 /* ---- forward ------------------------------------------------------------------------------- */
+/* Given by value: what the host has may change as soon as the launch returns. */
 struct forward_args {
     rv_neuron neuron;
     rv_neuron_forward n; /* its pointer to the neuron is the host's */
@@ -62,7 +68,7 @@ template <int kind> static __global__ void forward(forward_args a) {
     const bool real = u < n->n, inside = u < n->ld;
     const size_t at = (size_t)b * (size_t)n->ld + (size_t)u;
     const rv_unit p = unit_at(n->param, real ? u : 0);
-    rv_cell c = {};
+    rv_cell c = {}; /* lanes past the last unit stay at rest and vote no */
     if (real) {
         c.v = n->state.v[at];
         if (traits & RV_HAS_CURRENT) c.i = n->state.i[at];
@@ -74,7 +80,7 @@ template <int kind> static __global__ void forward(forward_args a) {
     uint32_t word = 0; /* spikes of the warp at the last step */
     for (int t = 0; t < n->T; t++) {
         if (starts_at(n->starts, n->B, t, b)) c = {};
-        if (real) {
+        if (real) { /* the current, from memory or from the weights of the active inputs */
             float x = a.map.weight ? event_sum(spikes_row(a.x, t, b), (a.x.n + 31) / 32,
                                                a.map.weight, a.map.ld, a.map.bias, u)
                                    : values_row(n->x, t, b)[u];
@@ -86,7 +92,7 @@ template <int kind> static __global__ void forward(forward_args a) {
             if (n->a.data) values_row(n->a, t, b)[u] = real ? c.a : 0;
         }
         if (traits & RV_HAS_SPIKES) {
-            word = __ballot_sync(RV_CUDA_WARP, real && c.s > 0);
+            word = __ballot_sync(RV_CUDA_WARP, real && c.s > 0); /* no branch: all lanes come */
             if (u % 32 == 0) spikes_row(n->s, t, b)[u / 32] = word;
         }
     }
@@ -145,6 +151,7 @@ rv_status rv_cuda_map_neuron_forward(rv_ctx *ctx, rv_queue *queue, const rv_map 
 }
 
 /* ---- adjoint ------------------------------------------------------------------------------- */
+/* Planes of the tape and adjoints, those not there as NULL; given by value, as above. */
 struct backward_args {
     rv_neuron neuron;
     rv_neuron_backward n; /* its pointer to the neuron is the host's */
@@ -190,7 +197,7 @@ static __device__ inline float backward_step(const backward_args *a, const rv_un
                                              rv_carry *c, rv_unit *g) {
     const rv_neuron_backward *n = &a->n;
     const unsigned traits = rv_neuron_traits(kind);
-    rv_trace r = {};
+    rv_trace r = {}; /* what forward left of this step, and what comes in from outside */
     r.h = values_row(n->h, t, b)[u];
     r.s = spike_at(n->s, t, b, u);
     r.i = value_or_zero(n->i, t, b, u);
@@ -198,7 +205,7 @@ static __device__ inline float backward_step(const backward_args *a, const rv_un
     r.gs = value_or_zero(n->gs, t, b, u);
     r.gv = value_or_zero(n->gv, t, b, u);
     r.gh = value_or_zero(n->gh, t, b, u);
-    if (traits & RV_HAS_SPIKES)
+    if (traits & RV_HAS_SPIKES) /* the spike's derivative, where forward compared */
         r.slope = rv_surrogate_slope(a->neuron.surrogate.kind, r.h - rv_threshold(traits, p, r.a),
                                      a->neuron.surrogate.p);
     if (learns) state_before(a, traits, p, t, b, u, &r);
@@ -270,7 +277,7 @@ template <int kind> static __global__ void backward_learn(backward_args a) {
             } else {
                 backward_pad(&a, t, b, u);
             }
-            carry_store(n, traits, at, c);
+            carry_store(n, traits, at, c); /* by memory: the next sample takes the registers */
             const float part[RV_P_COUNT] = {g.alpha,     g.beta,    g.gain, g.v_leak,
                                             g.threshold, g.v_reset, g.rho,  g.kappa};
             for (int k = 0; real && k < RV_P_COUNT; k++)

@@ -4,15 +4,7 @@
  * blocks of 256 with eight lanes within a block, samples ascending, steps ascending; so the bits
  * are those of the CPU and depend on neither chunks nor the shape of a launch.
  */
-#include "kernels/cuda_device.cuh"
-
-/* One value's part of a sum. */
-enum moment {
-    LEVEL,   /* x */
-    SQUARE,  /* (x - mean)^2 */
-    PRODUCT, /* (x - mean) * g, the sum then over the deviation: g * xhat */
-};
-enum { LANES = 8, GROUPS = 32 / LANES }; /* lanes of a block's sum, samples a warp has at once */
+#include "kernels/cuda_plane.cuh"
 
 struct norm_args {
     rv_norm norm; /* its arrays are memory of the device */
@@ -35,32 +27,6 @@ static __device__ inline float var_at(const norm_args *a, int t, int k) {
     return a->norm.training ? a->norm.var[norm_at(a, t) + (size_t)k] : a->norm.running_var[k];
 }
 
-template <int moment>
-static __device__ inline double part_of(const float *x, const float *g, float mean, int i) {
-    if (moment == LEVEL) return (double)x[i];
-    double d = (double)x[i] - (double)mean;
-    return d * (moment == SQUARE ? d : (double)g[i]);
-}
-
-/* The sum of a plane, by the eight lanes of a group, which all get it: lane j takes the values j,
- * j + 8, ... of each block, then the lanes are added as a tree. All groups of a warp come here at
- * once, those without a plane (x NULL) as well. */
-template <int moment>
-static __device__ double plane_sum(const float *x, const float *g, float mean, int n) {
-    const int lane = (int)threadIdx.x % 32;
-    double sum = 0;
-    for (int start = 0; start < n; start += 256) {
-        int end = start + 256 < n ? start + 256 : n;
-        double part = 0;
-        for (int i = start + lane % LANES; x && i < end; i += LANES)
-            part += part_of<moment>(x, g, mean, i);
-        for (int distance = 1; distance < LANES; distance *= 2)
-            part += __shfl_sync(RV_CUDA_WARP, part, lane ^ distance);
-        sum += part;
-    }
-    return sum;
-}
-
 /* Sums of a step and channel over the samples. Planes: a warp for each, four samples at a time
  * whose sums are added in their order. Units (planes of one value): a thread for each, so that
  * neighbours read neighbours. */
@@ -76,17 +42,8 @@ template <int moment> static __global__ void moments(norm_args a, rv_values x, d
             sum += part_of<moment>(values_row(x, t, b),
                                    moment == PRODUCT ? values_row(a.g, t, b) : NULL, mean, k);
     } else {
-        const int lane = (int)threadIdx.x % 32;
-        for (int first = 0; first < x.B; first += GROUPS) {
-            int b = first + lane / LANES;
-            const float *row = b < x.B ? values_row(x, t, b) + (size_t)k * (size_t)n : NULL;
-            const float *g =
-                moment == PRODUCT && row ? values_row(a.g, t, b) + (size_t)k * (size_t)n : NULL;
-            double plane = plane_sum<moment>(row, g, mean, n);
-            for (int group = 0; group < GROUPS; group++) /* one without a sample adds 0 */
-                sum += __shfl_sync(RV_CUDA_WARP, plane, group * LANES);
-        }
-        if (lane != 0) return; /* all lanes have the sum, one writes it */
+        sum = samples_sum<moment>(x, &a.g, t, (size_t)k * (size_t)n, n, mean);
+        if (threadIdx.x % 32 != 0) return; /* all lanes have the sum, one writes it */
     }
     out[at] =
         moment == PRODUCT ? sum / sqrt((double)var_at(&a, t, k) + (double)a.norm.epsilon) : sum;

@@ -31,7 +31,7 @@ static __device__ inline float updated(const update_args *u, size_t i, float *s)
 static __global__ void update(update_args u) {
     size_t i = item_index();
     if (i >= u.n) return;
-    float s[3], grad = u.grad[i];
+    float s[3], grad = u.grad[i]; /* momenta, squares, means: rows of optim.h say which */
     for (int k = 0; k < 3; k++)
         s[k] = u.slot[k] ? u.slot[k][i] : 0;
     float w = rv_limited(u.limit, updated(&u, i, s));
@@ -68,7 +68,7 @@ static __global__ void squares(const float *x, size_t n, size_t blocks, double *
     size_t block = item_index();
     if (block >= blocks) return;
     size_t i = block * 256, last = i + 256 < n ? i + 256 : n;
-    double lane[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    double lane[8] = {0, 0, 0, 0, 0, 0, 0, 0}; /* every eighth number, then a tree */
     for (; i + 8 <= last; i += 8)
         for (int k = 0; k < 8; k++)
             lane[k] += (double)x[i + (size_t)k] * (double)x[i + (size_t)k];
@@ -90,7 +90,7 @@ rv_status rv_cuda_norm2(rv_ctx *ctx, rv_queue *queue, const float *x, size_t n, 
               blocks, part);
     PASS(rv_cuda_check(ctx, cudaGetLastError(), "a norm"));
     PASS(rv_cuda_queue_sync(ctx, queue));
-    for (size_t k = 0; k < blocks; k++)
+    for (size_t k = 0; k < blocks; k++) /* unified memory, and its queue has ended */
         *sum += part[k];
     return RV_OK;
 }

@@ -5,7 +5,7 @@
  * Backward a thread is an input and gathers from the windows over it, in the order in which the CPU
  * scatters; so no two threads write one number, and the bits are those of the CPU.
  */
-#include "kernels/cuda_device.cuh"
+#include "kernels/cuda_plane.cuh"
 
 struct pool_args {
     rv_pool pool;
@@ -25,18 +25,6 @@ static __device__ inline bool spot_of(const pool_args *a, int ld, spot *at) {
     const int row = (int)(i / (size_t)ld);
     *at = {row / a->y.B, row % a->y.B, (int)(i % (size_t)ld)};
     return at->t < a->frames;
-}
-
-/* Place in its plane of tap k of the window at output o, along one axis; -1: in the padding. */
-static __device__ inline int tap_at(const rv_window *w, int axis, int o, int k, int size) {
-    int i = o * w->stride[axis] + k * w->dilation[axis] - w->padding[axis];
-    return i < size ? i : -1; /* below 0 it is in the padding as well */
-}
-/* The output whose tap k lies on input i, along one axis; -1: none. */
-static __device__ inline int output_of(const rv_window *w, int axis, int i, int k, int outputs) {
-    int from = i + w->padding[axis] - k * w->dilation[axis];
-    if (from < 0 || from % w->stride[axis] != 0) return -1;
-    return from / w->stride[axis] < outputs ? from / w->stride[axis] : -1;
 }
 
 /* ---- forward ------------------------------------------------------------------------------- */
@@ -87,6 +75,7 @@ static __global__ void pool(pool_args a) {
     values_row(a.y, at.t, at.b)[at.u] = value;
 }
 
+/* An output's window is read by one thread, its neighbours' overlap in the cache. */
 rv_status rv_cuda_pool_forward(rv_ctx *ctx, rv_queue *queue, const rv_pool *p, const rv_signal *x,
                                rv_values y, rv_arena *) {
     pool_args a = {};
@@ -158,6 +147,7 @@ static __global__ void pool_adjoint(pool_args a) {
     *gx = sum;
 }
 
+/* Places first, in a launch of their own: an input may lie under windows of many outputs. */
 static rv_status adjoint_run(rv_ctx *ctx, rv_queue *queue, pool_args *a, rv_arena *arena) {
     const size_t rows = (size_t)a->frames * (size_t)a->y.B, outputs = rows * (size_t)a->y.n;
     cudaStream_t stream = rv_cuda_stream(ctx, queue);
@@ -171,6 +161,7 @@ static rv_status adjoint_run(rv_ctx *ctx, rv_queue *queue, pool_args *a, rv_aren
     return rv_cuda_check(ctx, cudaGetLastError(), "the adjoint of a pool");
 }
 
+/* Only the maximum reads x; average and sum need its number of steps alone. */
 rv_status rv_cuda_pool_backward(rv_ctx *ctx, rv_queue *queue, const rv_pool *p, const rv_signal *x,
                                 rv_values g, rv_values gx, bool add, rv_arena *arena) {
     pool_args a = {};

@@ -33,6 +33,7 @@ static __global__ void scale(factor_args a) {
     *y = a.add ? *y + value : value;
 }
 
+/* Of dropout and its adjoint as well: a mask is factors of each sample's own. */
 static rv_status scale_run(rv_ctx *ctx, rv_queue *queue, const factor_args *a) {
     RV_LAUNCH(scale, rv_cuda_grid((size_t)a->frames * (size_t)a->y.B * (size_t)a->y.ld),
               RV_CUDA_BLOCK, rv_cuda_stream(ctx, queue), *a);
@@ -66,6 +67,7 @@ rv_status rv_cuda_scale_weight(rv_ctx *ctx, rv_queue *queue, const rv_signal *x,
 }
 
 /* ---- copy ---------------------------------------------------------------------------------- */
+/* Units [offset, offset + count) of both sides. */
 struct copy_args {
     rv_signal x;
     int offset_x;
@@ -87,6 +89,7 @@ static __global__ void copy(copy_args a) {
         *to = 0;
         return;
     }
+    /* Steps of x that go into this one: its own, or all of them. */
     int first = a.frames_y == 1 ? a.frames_x - 1 : t, last = a.frames_y == 1 ? 0 : t;
     float sum = a.add ? *to : 0;
     for (int from = first; from >= last; from--) {
@@ -147,6 +150,8 @@ static rv_status mask_run(rv_ctx *ctx, rv_queue *queue, const uint64_t *sample, 
     return rv_cuda_check(ctx, cudaGetLastError(), "a mask of dropout");
 }
 
+/* The mask is drawn anew for the adjoint, from the same numbers; it lives in the arena until the
+ * queue has passed both launches (arenas are reused in the order of the queue). */
 rv_status rv_cuda_dropout(rv_ctx *ctx, rv_queue *queue, const rv_signal *x, float p, uint64_t seed,
                           int layer, uint32_t epoch, const uint64_t *sample, rv_values y, bool add,
                           rv_arena *arena) {
@@ -183,6 +188,7 @@ rv_status rv_cuda_threshold_forward(rv_ctx *ctx, rv_queue *queue, rv_values x, c
     return rv_cuda_check(ctx, cudaGetLastError(), "a threshold");
 }
 
+/* frames: steps of g, or of x where one adjoint is held for all. */
 struct threshold_args {
     rv_values x, g, gx;
     const float *theta;
@@ -191,6 +197,7 @@ struct threshold_args {
     bool add;
 };
 
+/* The surrogate takes the spike's place; cuda_neuron.cu does the same inside its step. */
 static __device__ inline float threshold_slope(const threshold_args *a, int t, int b, int u) {
     return values_row(a->g, t, b)[u] * rv_surrogate_slope(a->surrogate.kind,
                                                           values_row(a->x, t, b)[u] - a->theta[u],

@@ -1,6 +1,6 @@
 /*
  * Layers without products as kernels of the GPU, run by the emulator, against the CPU: batch
- * normalisation, dropout, scale, threshold, pools, copies. All give the same bits.
+ * normalisation, dropout, scale, threshold, copies. All give the same bits.
  */
 #include "tests/emu/places.h"
 
@@ -236,77 +236,6 @@ static void thresholds_give_the_bits_of_the_cpu(void **state) {
     each_order(thresholds_all);
 }
 
-/* ---- pools --------------------------------------------------------------------------------------
- */
-typedef struct pool_case {
-    rv_plane in;
-    rv_window window;
-} pool_case;
-
-static rv_pool pool_of(const pool_case *c, rv_pool_kind kind) {
-    rv_pool pool = {kind, c->in, c->in, c->window};
-    const rv_window *w = &c->window;
-    int size[] = {c->in.h, c->in.w}, out[2];
-    for (int a = 0; a < 2; a++)
-        out[a] =
-            (size[a] + 2 * w->padding[a] - (w->kernel[a] - 1) * w->dilation[a] - 1) / w->stride[a] +
-            1;
-    pool.out.h = out[0], pool.out.w = out[1];
-    return pool;
-}
-
-static void pool_compare(const rv_pool *pool, bool spikes, bool add, bool nan) {
-    int in = pool->in.c * pool->in.h * pool->in.w, out = pool->out.c * pool->out.h * pool->out.w;
-    rv_values y[2], gx[2];
-    for (int d = 0; d < 2; d++) {
-        place *p = &places[d];
-        uint32_t random = 17;
-        rv_signal x = test_signal(spikes, 2, 3, in, &random);
-        rv_values g = test_values(2, 3, out, false, &random);
-        rv_values start = test_values(2, 3, in, false, &random);
-        if (nan && !spikes) x.values.data[in / 2] = NAN;
-        rv_signal own = put_signal(p, x);
-        y[d] = put_values(p, rv_values_of(NULL, 2, 3, out)), gx[d] = put_values(p, start);
-        CHECK(p->device.ops->pool_forward(p->device.ctx, NULL, pool, &own, y[d], &p->arena));
-        CHECK(p->device.ops->pool_backward(p->device.ctx, NULL, pool, &own, put_values(p, g), gx[d],
-                                           add, &p->arena));
-        test_signal_free(x);
-        rv_free(g.data), rv_free(start.data);
-    }
-    sync_both();
-    if (!nan) same(y[0].data, y[1].data, test_count(y[0]) * 4, "pooled");
-    for (size_t i = 0; nan && i < test_count(y[0]); i++)
-        assert_int_equal(isnan(y[0].data[i]), isnan(y[1].data[i]));
-    same(gx[0].data, gx[1].data, test_count(gx[0]) * 4, "adjoint of a pool");
-    test_padded(y[1]);
-    test_padded(gx[1]);
-    clear();
-}
-
-/* The usual window, overlapping ones, holes, padding wider than the plane. */
-static void pools_all(void) {
-    static const pool_case cases[] = {
-        {{3, 4, 6}, {{2, 2}, {2, 2}, {0, 0}, {1, 1}}},
-        {{2, 5, 7}, {{2, 2}, {2, 2}, {0, 0}, {1, 1}}},
-        {{2, 6, 5}, {{3, 3}, {1, 2}, {1, 1}, {1, 1}}},
-        {{1, 7, 9}, {{3, 2}, {2, 1}, {1, 0}, {2, 3}}},
-        {{33, 1, 4}, {{1, 2}, {1, 2}, {0, 1}, {1, 1}}},
-        {{1, 2, 2}, {{2, 2}, {1, 1}, {2, 2}, {1, 1}}},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int kind = RV_POOL_AVG; kind <= RV_POOL_SUM; kind++) {
-            const rv_pool pool = pool_of(&cases[i], (rv_pool_kind)kind);
-            pool_compare(&pool, true, i & 1, false);
-            pool_compare(&pool, false, !(i & 1), false);
-            pool_compare(&pool, false, false, kind == RV_POOL_MAX);
-        }
-}
-
-static void pools_give_the_bits_of_the_cpu(void **state) {
-    (void)state;
-    each_order(pools_all);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_normalisation_gives_the_bits_of_the_cpu),
@@ -314,7 +243,6 @@ int main(void) {
         cmocka_unit_test(scale_and_dropout_give_the_bits_of_the_cpu),
         cmocka_unit_test(copies_give_the_bits_of_the_cpu),
         cmocka_unit_test(thresholds_give_the_bits_of_the_cpu),
-        cmocka_unit_test(pools_give_the_bits_of_the_cpu),
     };
     (void)rv_flush_set();
     return cmocka_run_group_tests_name("layers on an emulated GPU", tests, open_both, close_both);

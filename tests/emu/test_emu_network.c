@@ -76,8 +76,9 @@ static void fashion_fc_in_two_stages_on_two_devices_gives_the_bits_of_one(void *
                   "--set", "encode.steps=5", "--set", "network.hidden.units=" WIDE));
 }
 
-/* Pools, normalisation over planes and over a sequence, joins, trained factors, thresholds. */
-static void layers_without_products_give_the_bits_of_one_device(void **state) {
+/* Pools, normalisation over planes and over a sequence, joins, trained factors, thresholds,
+ * convolutions, learned delays over chunks. */
+static void all_kinds_of_layers_give_the_bits_of_one_device(void **state) {
     (void)state;
     static const char *const networks[] = {
         "network=[{name: mean, kind: avg_pool, kernel_size: 2, from: [input]},"
@@ -91,11 +92,18 @@ static void layers_without_products_give_the_bits_of_one_device(void **state) {
         "[input]}, {name: sum, kind: add, from: [a, b]}, {name: level, kind: batch_norm, "
         "statistics: sequence}, {name: gain, kind: scale, factor: 1.5}, {name: hidden, kind: lif}, "
         "{name: drop, kind: dropout}, {name: out, kind: linear, units: 4}, {name: lif, kind: lif}]",
+        "network=[{name: conv, kind: conv2d, out_channels: 6, kernel_size: 3, stride: 2},"
+        "{name: conv_lif, kind: lif},"
+        "{name: second, kind: conv2d, out_channels: 4, kernel_size: 2, groups: 2, form: event},"
+        "{name: second_lif, kind: lif},"
+        "{name: late, kind: delay, delay: 1.5, max_delay: 3, learnable: true},"
+        "{name: out, kind: linear, units: 40}, {name: lif, kind: lif},"
+        "{name: out2, kind: linear, units: 4}, {name: last, kind: lif}]",
     };
     for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
         same_bits(RUN("verify", "recipe.yaml", "--json", "--device", "emu:2,5", "--stages", "2",
-                      "--chunks", i == 0 ? "3" : "1", "--micro-batches", "2", "--set", networks[i],
-                      "--set", i == 0 ? "encode.kind=rate" : "encode.kind=constant"));
+                      "--chunks", i == 1 ? "1" : "3", "--micro-batches", "2", "--set", networks[i],
+                      "--set", i == 1 ? "encode.kind=constant" : "encode.kind=rate"));
 }
 
 /* More stages than devices: they go round. Everything that is no longer the default. */
@@ -165,7 +173,7 @@ int main(void) {
         cmocka_unit_test(bench_fc_in_two_stages_on_two_devices_gives_the_bits_of_one),
         cmocka_unit_test(bench_deep_in_two_stages_on_two_devices_gives_the_bits_of_one),
         cmocka_unit_test(fashion_fc_in_two_stages_on_two_devices_gives_the_bits_of_one),
-        cmocka_unit_test(layers_without_products_give_the_bits_of_one_device),
+        cmocka_unit_test(all_kinds_of_layers_give_the_bits_of_one_device),
         cmocka_unit_test(other_encoders_losses_and_optimisers_give_the_bits_of_one_device),
         cmocka_unit_test(training_on_two_devices_learns_and_its_model_serves_the_cpu),
         cmocka_unit_test(what_cannot_run_is_refused_with_its_reason),

@@ -444,14 +444,18 @@ static void queues_and_events_order_what_is_put_in(void **state) {
     clear();
 }
 
-static void ops_without_kernels_say_so(void **state) {
+static void recurrent_neurons_are_refused_and_named(void **state) {
     (void)state;
     rv_device *device = &places[1].device;
-    rv_conv conv = {0};
-    void *packed = NULL;
-    assert_int_equal(device->ops->conv_pack(device->ctx, NULL, &conv, 1, &packed), RV_CONFIG);
-    assert_non_null(strstr(rv_error_get()->message, "has no kernels for convolution"));
-    assert_non_null(strstr(device->ops->lacks, "convolution"));
+    const rv_map map = {0};
+    const rv_neuron neuron = {.kind = RV_NEURON_lif};
+    const rv_neuron_forward forward = {.neuron = &neuron, .recurrent = &map};
+    const rv_neuron_backward backward = {.neuron = &neuron, .recurrent = &map};
+    rv_arena *arena = &places[1].arena;
+    assert_int_equal(device->ops->neuron_forward(device->ctx, NULL, &forward, arena), RV_CONFIG);
+    assert_non_null(strstr(rv_error_get()->message, "has no kernels for recurrent neurons"));
+    assert_int_equal(device->ops->neuron_backward(device->ctx, NULL, &backward, arena), RV_CONFIG);
+    assert_string_equal(device->ops->lacks, "recurrent neurons");
     assert_true(device->ops->apart);
 }
 
@@ -466,7 +470,7 @@ int main(void) {
         cmocka_unit_test(rate_encoder_and_counts_give_the_same_bits),
         cmocka_unit_test(readouts_give_the_bits_of_the_cpu),
         cmocka_unit_test(queues_and_events_order_what_is_put_in),
-        cmocka_unit_test(ops_without_kernels_say_so),
+        cmocka_unit_test(recurrent_neurons_are_refused_and_named),
     };
     (void)rv_flush_set();
     return cmocka_run_group_tests_name("emulated GPU", tests, open_both, close_both);
