@@ -28,8 +28,9 @@ struct rv_reader_row { /* of rv_reader_table() */
 };
 enum { RV_READER_OPTIONS = 256 }; /* room for any reader's options, which each asserts */
 
-extern const rv_reader rv_reader_idx, rv_reader_bernoulli;
+extern const rv_reader rv_reader_idx, rv_reader_bernoulli, rv_reader_manifold;
 extern const rv_spec rv_reader_idx_specs[], rv_reader_bernoulli_specs[];
+extern const rv_spec rv_reader_manifold_specs[];
 
 /* 0..count-1 in an order drawn by (seed, purpose, epoch): Fisher-Yates on Philox. */
 void rv_permute(uint64_t *index, int64_t count, uint64_t seed, rv_purpose purpose, uint32_t epoch);

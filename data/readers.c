@@ -14,6 +14,10 @@ static const rv_reader_row rows[] = {
     {{"bernoulli", "synthetic spikes whose rates depend on the class",
       "independent Bernoulli bits from Philox", rv_reader_bernoulli_specs, RV_READER_OPTIONS},
      &rv_reader_bernoulli},
+    {{"manifold", "synthetic values: each class a smooth surface, each sample a point of it",
+      "sums of products of sines; Zenke, Vogels 2021 (random manifolds)", rv_reader_manifold_specs,
+      RV_READER_OPTIONS},
+     &rv_reader_manifold},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 

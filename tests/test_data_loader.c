@@ -1,4 +1,5 @@
-/* Batches: order, resuming, ragged ends, errors of the thread; shares of a source; bernoulli. */
+/* Batches: order, resuming, ragged ends, errors of the thread; shares of a source; bernoulli and
+ * manifold. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -364,6 +365,53 @@ static void bernoulli_bits_do_not_depend_on_batches(void **state) {
     rv_config_free(config);
 }
 
+/* ---- manifold ----------------------------------------------------------------------------- */
+/* Every sample lies on its class's surface: samples of a class differ, but hardly where the points
+ * that made them are near each other; those of two classes differ whatever the points. */
+static void manifold_samples_are_points_of_smooth_surfaces(void **state) {
+    (void)state;
+    enum { UNITS = 30, SAMPLES = 400, CLASSES = 2 };
+    rv_config *config = config_of("{reader: manifold, units: 30, classes: 2, samples: 400, "
+                                  "test_samples: 6, waves: 1}");
+    rv_source source, test;
+    const rv_batch *whole, *part;
+    double least[CLASSES] = {INFINITY,
+                             INFINITY}; /* from a sample to its nearest, mean over units */
+    assert_int_equal(rv_data_open(config, RV_SPLIT_TRAIN, &source), RV_OK);
+    assert_int_equal(rv_data_open(config, RV_SPLIT_TEST, &test), RV_OK);
+    assert_true(!source.spikes && source.steps == 0 && test.count == 6);
+    rv_loader *loader = loader_of(&source, 7, 1, false), *other = loader_of(&test, 6, 1, false);
+    assert_int_equal(rv_loader_first(loader, SAMPLES, &whole), RV_OK);
+    const rv_values *x = &whole->input.values;
+    for (int b = 0; b < SAMPLES; b++) {
+        const float *row = x->data + (size_t)b * (size_t)x->ld;
+        assert_int_equal(whole->label[b], b % CLASSES);
+        for (int u = 0; u < UNITS; u++)
+            assert_true(row[u] >= 0 && row[u] <= 1);
+        for (int a = 0; a < 2 && b > 1; a++) { /* sample 0 or 1 against all behind them */
+            double sum = 0;
+            for (int u = 0; u < UNITS; u++)
+                sum += fabs((double)(row[u] - x->data[(size_t)a * (size_t)x->ld + (size_t)u]));
+            bool same = a == b % CLASSES;
+            if (!same) assert_true(sum / UNITS > 0.05);
+            if (same && sum / UNITS < least[a]) least[a] = sum / UNITS;
+        }
+    }
+    assert_true(least[0] > 0 && least[0] < 0.06 && least[1] > 0 && least[1] < 0.06);
+    const rv_batch *first;
+    assert_int_equal(rv_loader_first(other, 6, &first), RV_OK);
+    assert_memory_not_equal(first->input.values.data, x->data, UNITS * sizeof(float));
+    assert_int_equal(rv_loader_start(loader, 0, 0), RV_OK);
+    for (int k = 0; k < SAMPLES / 7; k++) { /* batches give what the whole gives */
+        assert_int_equal(rv_loader_next(loader, &part), RV_OK);
+        assert_memory_equal(part->input.values.data, x->data + (size_t)(7 * k) * (size_t)x->ld,
+                            7 * (size_t)x->ld * sizeof(float));
+    }
+    rv_loader_destroy(loader), rv_loader_destroy(other);
+    source.close(source.self), test.close(test.self);
+    rv_config_free(config);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(order_of_file_ends_with_ragged_batch),
@@ -379,6 +427,7 @@ int main(void) {
         cmocka_unit_test(shares_that_would_be_empty_are_refused),
         cmocka_unit_test(bernoulli_bits_have_the_asked_rates),
         cmocka_unit_test(bernoulli_bits_do_not_depend_on_batches),
+        cmocka_unit_test(manifold_samples_are_points_of_smooth_surfaces),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }
