@@ -57,7 +57,7 @@
       "first layers of the stages after the first; default: by measured costs")                    \
     X("", "pipeline.memory", OWN, 0, 0, 0, 0, false, NULL, "text", "",                             \
       "most bytes of the whole process (2GiB, 512MiB); default: no limit")                         \
-    X("", "pipeline.tape", OWN, 0, 0, 0, 0, false, NULL, "word or map", "keep",                    \
+    X("", "pipeline.tape", OWN, 0, 0, 0, 0, false, NULL, "word or map", "auto",                    \
       "what B needs of F: keep, recompute from the states at chunk borders, or spill to the "      \
       "disk; "                                                                                     \
       "{layer: word} for some")                                                                    \

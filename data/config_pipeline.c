@@ -131,8 +131,11 @@ static rv_status tape_word(const rv_node *node, uint8_t *policy) {
             *policy = i;
             return RV_OK;
         }
-    return rv_fail_at(RV_CONFIG, node->where, "pipeline.tape", NULL,
-                      "\"pipeline.tape\" must be keep, recompute or spill, found \"%.40s\"", text);
+    return rv_fail_at(
+        RV_CONFIG, node->where, "pipeline.tape", NULL,
+        "\"pipeline.tape\" must be keep, recompute or spill, for all layers also auto, "
+        "found \"%.40s\"",
+        text);
 }
 
 /* One word for all layers, or a map of layers; those it does not name are kept. */
@@ -143,8 +146,9 @@ static rv_status tape_load(const keys *k) {
     int layers = config->net.layer_count;
     uint8_t *policy = NULL, word = RV_TAPE_KEEP;
     TRY(find(k, "tape", &in, &out));
-    if (!in) {
-        TRY(write(out, "keep"));
+    config->tape_auto = !in || (in->kind == RV_NODE_SCALAR && strcmp(in->text, "auto") == 0);
+    if (config->tape_auto) {
+        TRY(write(out, "auto"));
         goto out;
     }
     TRY(rv_pool_get(config->memory, (size_t)layers, sizeof *policy, "tapes", &policy));

@@ -66,6 +66,7 @@ typedef struct rv_config {
     bool chunks_auto;         /* then train.chunks is 1 until a plan says it */
     int cut_count, *cuts;     /* first layers of the stages after the first; 0: by costs */
     double pipeline_memory;   /* bytes; 0: no limit */
+    bool tape_auto;           /* then train.tape is NULL until a plan says it */
     double peer_timeout;      /* seconds */
     int64_t checkpoint_steps; /* 0 = only at the end of an epoch */
     double checkpoint_seconds;

@@ -78,6 +78,19 @@ static void print_searched(const json_t *plan) {
                100 * (number(plan, "makespan_ms") / number(searched, "left_bound_ms") - 1));
 }
 
+/* What becomes of tapes, where not all are kept. */
+static void print_tapes(const json_t *plan) {
+    const json_t *stages = json_object_get(plan, "stage"), *stage;
+    bool told = false;
+    size_t i;
+    json_array_foreach((json_t *)stages, i, stage) {
+        if (strcmp(word(stage, "tape"), "keep") == 0) continue;
+        printf("%s stage %zu %s", told ? "," : "tapes:", i, word(stage, "tape"));
+        told = true;
+    }
+    if (told) puts("; the others are kept");
+}
+
 static void print_plan(const json_t *plan) {
     const json_t *picture = json_object_get(plan, "picture"), *line;
     size_t i;
@@ -97,6 +110,7 @@ static void print_plan(const json_t *plan) {
            number(plan, "peak_bytes") / 1e6,
            number(plan, "stages") > 1 ? number(plan, "copy_bytes") / 1e6 : 0.0,
            1e3 * number(plan, "latency_ms"));
+    print_tapes(plan);
     print_rivals(plan);
     print_searched(plan);
 }

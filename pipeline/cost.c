@@ -3,6 +3,7 @@
  * stepped part by part in this thread with a clock around every item: what is timed is what will
  * run, messages and encoding included. Medians, because machines are shared.
  */
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -297,5 +298,29 @@ rv_status rv_cost_transport(double *latency, double *bandwidth) {
 out:
     rv_free(to);
     rv_free(from);
+    return status;
+}
+
+/* ---- disk ------------------------------------------------------------------------------- */
+
+/* As tapes go there: written once, then read from the last to the first. One way of the two counts
+ * for half. */
+rv_status rv_cost_disk(const char *folder, double *bandwidth) {
+    rv_status status = RV_OK;
+    enum { RECORDS = 8 };
+    rv_spill *spill = NULL;
+    char *bytes = NULL;
+    double begun = 0;
+    TRY(rv_alloc(COPY_BYTES, 1, "a copy", &bytes));
+    TRY(rv_spill_create(folder, "measure.h5", RECORDS, COPY_BYTES, &spill));
+    begun = rv_host_seconds();
+    for (size_t i = 0; i < RECORDS; i++)
+        TRY(rv_spill_write(spill, i, 0, bytes, COPY_BYTES));
+    for (size_t i = RECORDS; i-- > 0;)
+        TRY(rv_spill_read(spill, i, 0, bytes, COPY_BYTES));
+    *bandwidth = 2.0 * RECORDS * COPY_BYTES / fmax(rv_host_seconds() - begun, 1e-9);
+out:
+    rv_spill_destroy(spill);
+    rv_free(bytes);
     return status;
 }

@@ -51,6 +51,9 @@ rv_status rv_training_memory(const rv_training *training) {
     const rv_train_desc *train = &setup->config->train;
     double need = rv_host_resident() + batches_bytes(training) + weights_bytes(setup->net, train) +
                   tapes_bytes(setup->net, train);
+    /* The plan will see to it. */
+    if (setup->config->tape_auto && setup->config->pipeline_memory > 0)
+        need = fmin(need, setup->config->pipeline_memory);
     double there = rv_host_memory("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup");
     if (need > USABLE * there)
         return rv_fail(RV_RESOURCE,

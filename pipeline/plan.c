@@ -37,23 +37,34 @@ static void points_finish(rv_cost_points *points) {
     *points = (rv_cost_points){0};
 }
 
-/* chunks and count are set. first: [parts + 1]. */
+/* chunks and count are set. first: [parts + 1]. Where tapes may be too large to keep they are
+ * recomputed while costs are measured: B then has an F in it. */
 static rv_status points_measure(const rv_plan_desc *desc, const int *first, int parts,
                                 rv_cost_points *points) {
     rv_status status = RV_OK;
+    uint8_t *recompute = NULL;
+    size_t layers = (size_t)desc->cost.net->layer_count;
+    if (rv_plan_mixes(desc)) {
+        TRY(rv_alloc(layers, sizeof *recompute, "policies of tapes", &recompute));
+        memset(recompute, RV_TAPE_RECOMPUTE, layers);
+    }
     points->parts = parts;
     for (int k = 0; k < points->count; k++) {
         rv_train_desc train = *desc->cost.train;
         rv_cost_desc cost = desc->cost;
         train.chunks = points->chunks[k];
+        if (recompute) train.tape = recompute;
         cost.train = &train;
         cost.busy = desc->stages;
         TRY(rv_alloc((size_t)parts, sizeof(rv_part_cost), "costs", &points->part[k]));
         for (int i = 0; i < parts; i++)
             points->part[k][i].first = first[i], points->part[k][i].last = first[i + 1];
         TRY(rv_cost_measure(&cost, parts, points->part[k]));
+        for (int i = 0; recompute && i < parts; i++)
+            points->part[k][i].b = fmax(0, points->part[k][i].b - points->part[k][i].f);
     }
 out:
+    rv_free(recompute);
     return status;
 }
 
@@ -215,7 +226,10 @@ static rv_status blocks_cost(const rv_plan_desc *desc, rv_plan *plan) {
     rv_status status = RV_OK;
     const rv_net *net = desc->cost.net;
     int *first = NULL;
-    if (desc->profile) return rv_profile_read(desc->profile, net, plan);
+    if (desc->profile) TRY(rv_profile_read(desc->profile, net, plan));
+    if (rv_plan_mixes(desc) && plan->spill == 0 && rv_h5_available())
+        TRY(rv_cost_disk(NULL, &plan->spill));
+    if (desc->profile) return RV_OK;
     TRY(rv_cost_transport(&plan->latency, &plan->bandwidth));
     TRY(rv_alloc((size_t)net->block_count + 1, sizeof *first, "cuts", &first));
     memcpy(first, net->block_first, sizeof *first * (size_t)net->block_count);
@@ -266,6 +280,28 @@ out:
     return status;
 }
 
+/* What the plan keeps of the policies it was made with. */
+static rv_status tape_tell(const rv_plan_search *s, rv_plan *plan) {
+    rv_status status = RV_OK;
+    size_t layers = (size_t)s->desc->cost.net->layer_count;
+    const rv_range whole = rv_net_range(s->desc->cost.net, 0, (int)layers);
+    if (!rv_tape_has(&whole, s->tape, RV_TAPE_RECOMPUTE) &&
+        !rv_tape_has(&whole, s->tape, RV_TAPE_SPILL))
+        goto out;
+    TRY(rv_alloc(layers, sizeof *plan->tape, "policies of tapes", &plan->tape));
+    memcpy(plan->tape, s->tape, layers);
+out:
+    return status;
+}
+
+const char *rv_plan_tape(const rv_plan *plan, int stage) {
+    static const char *const words[] = {"keep", "recompute", "spill"};
+    int first = plan->first[stage], last = plan->first[stage + 1];
+    for (int l = first; plan->tape && l < last; l++)
+        if (plan->tape[l] != plan->tape[first]) return "mixed";
+    return words[plan->tape ? plan->tape[first] : RV_TAPE_KEEP];
+}
+
 rv_status rv_plan_make(const rv_plan_desc *desc, rv_plan *out) {
     rv_status status = RV_OK;
     const rv_net *net = desc->cost.net;
@@ -294,6 +330,7 @@ rv_status rv_plan_make(const rv_plan_desc *desc, rv_plan *out) {
         TRY(status);
     }
     TRY(sum_up(desc, &s, &plan));
+    TRY(tape_tell(&s, &plan));
     *out = plan;
     plan = (rv_plan){0};
 out:
@@ -304,6 +341,7 @@ out:
 }
 
 void rv_plan_finish(rv_plan *plan) {
+    rv_free(plan->tape);
     rv_free(plan->rivals);
     points_finish(&plan->blocks);
     rv_free(plan->stage);

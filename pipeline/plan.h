@@ -21,6 +21,7 @@ typedef struct rv_plan_desc {
     bool chunks_auto;
     const int *cuts; /* [stages - 1]: first layers of the stages after the first; NULL: by costs */
     double memory;   /* bytes for all stages together; 0: no limit */
+    bool mixes;      /* with a limit: tapes are kept, recomputed or spilled, whatever is fastest */
     const char *profile; /* costs from this file instead of measuring; or NULL */
 } rv_plan_desc;
 
@@ -59,7 +60,9 @@ typedef struct rv_plan {
     rv_schedule schedule;
     rv_searched searched; /* how thorough the search was */
     rv_plan_stage *stage;
+    uint8_t *tape; /* [layers] rv_tape_policy as planned; NULL: all kept */
     double latency, bandwidth;
+    double spill;  /* bytes per second to and from the disk; 0: not measured */
     double serial; /* one step on one device, by the same costs */
     double bound;  /* no schedule has a smaller makespan */
     double bytes;  /* of all stages, and the copy that saving takes */
@@ -76,6 +79,9 @@ RV_CHECKED rv_status rv_plan_make(const rv_plan_desc *desc, rv_plan *out);
 RV_CHECKED rv_status rv_plan_one(const rv_net *net, const rv_train_desc *train, rv_plan *out);
 void rv_plan_finish(rv_plan *plan);
 double rv_plan_stage_bytes(const rv_plan_stage *stage);
+bool rv_plan_mixes(const rv_plan_desc *desc); /* policies of tapes are chosen */
+/* "keep", "recompute", "spill", or "mixed": the tapes of a stage. */
+const char *rv_plan_tape(const rv_plan *plan, int stage);
 /* The cost of a part at any number of chunks. */
 rv_part_cost rv_plan_cost_at(const rv_cost_points *points, int part, int chunks);
 

@@ -8,17 +8,18 @@ static json_t *stage_json(const rv_plan *plan, const rv_net *net, int s) {
     const rv_part_cost *cost = &stage->cost;
     const rv_plan_bytes *bytes = &stage->bytes;
     double busy = plan->micros * (cost->f + cost->b + cost->w) + cost->u;
-    return json_pack(
-        "{s:i, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:{s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:f, "
-        "s:f}",
-        "stage", s, "first", rv_net_layer_name(net, plan->first[s]), "last",
-        rv_net_layer_name(net, plan->first[s + 1] - 1), "f_ms", 1e3 * cost->f, "b_ms",
-        1e3 * cost->b, "w_ms", 1e3 * cost->w, "u_ms", 1e3 * cost->u, "busy",
-        busy / plan->schedule.forecast.total, "tapes", plan->schedule.forecast.peak[s], "bytes",
-        "weights", bytes->weights, "versions", bytes->versions, "tapes", bytes->tapes, "state",
-        bytes->state, "slots", bytes->slots, "scratch", bytes->scratch, "peak_bytes",
-        rv_plan_stage_bytes(stage), "forward_message_bytes", stage->forward_message,
-        "backward_message_bytes", stage->backward_message);
+    return json_pack("{s:i, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:{s:f, s:f, s:f, s:f, "
+                     "s:f, s:f}, s:f, s:f, "
+                     "s:f}",
+                     "stage", s, "first", rv_net_layer_name(net, plan->first[s]), "last",
+                     rv_net_layer_name(net, plan->first[s + 1] - 1), "tape", rv_plan_tape(plan, s),
+                     "f_ms", 1e3 * cost->f, "b_ms", 1e3 * cost->b, "w_ms", 1e3 * cost->w, "u_ms",
+                     1e3 * cost->u, "busy", busy / plan->schedule.forecast.total, "tapes",
+                     plan->schedule.forecast.peak[s], "bytes", "weights", bytes->weights,
+                     "versions", bytes->versions, "tapes", bytes->tapes, "state", bytes->state,
+                     "slots", bytes->slots, "scratch", bytes->scratch, "peak_bytes",
+                     rv_plan_stage_bytes(stage), "forward_message_bytes", stage->forward_message,
+                     "backward_message_bytes", stage->backward_message);
 }
 
 static json_t *rival_json(const rv_plan_rival *rival, double taken) {

@@ -26,8 +26,8 @@ json_t *rv_profile_json(const rv_plan *plan, const rv_net *net) {
         json_array_append_new(
             points, json_pack("{s:i, s:o}", "chunks", plan->blocks.chunks[k], "blocks", blocks));
     }
-    return json_pack("{s:f, s:f, s:o}", "latency_ms", 1e3 * plan->latency, "bytes_per_s",
-                     plan->bandwidth, "points", points);
+    return json_pack("{s:f, s:f, s:f, s:o}", "latency_ms", 1e3 * plan->latency, "bytes_per_s",
+                     plan->bandwidth, "spill_bytes_per_s", plan->spill, "points", points);
 }
 
 /* ---- reading ---------------------------------------------------------------------------- */
@@ -104,6 +104,10 @@ rv_status rv_profile_read(const char *path, const rv_net *net, rv_plan *plan) {
         !number(profile, "bytes_per_s", &plan->bandwidth) || plan->bandwidth <= 0)
         FAIL(RV_DATA, "%s: a profile needs latency_ms and bytes_per_s", path);
     plan->latency *= 1e-3;
+    /* 0 where it was not measured; older profiles have none. */
+    if (json_object_get(profile, "spill_bytes_per_s") &&
+        !number(profile, "spill_bytes_per_s", &plan->spill))
+        FAIL(RV_DATA, "%s: bad spill_bytes_per_s", path);
     if (json_array_size(points) < 1 || json_array_size(points) > 2)
         FAIL(RV_DATA, "%s: a profile has one or two points", path);
     plan->blocks.parts = net->block_count;

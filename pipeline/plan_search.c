@@ -4,7 +4,9 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "pipeline/mix.h"
 #include "pipeline/plan_search.h"
 
 /* Chunk counts up to CHUNKS_ALL are all looked at, above it in steps of one in CHUNKS_ALL / 2.
@@ -16,6 +18,28 @@ enum { CHUNKS_ALL = 1024, EFFORT = 8000000 };
 double rv_plan_stage_bytes(const rv_plan_stage *stage) {
     const rv_plan_bytes *b = &stage->bytes;
     return b->weights + b->versions + b->tapes + b->state + b->slots + b->scratch;
+}
+
+/* With the policy of tapes that is tried. F runs once more inside B; what goes to the disk and back
+ * takes its time, beside F and B where a processor is left for it. */
+static rv_part_cost cost_of(const rv_plan_search *s, int stage, int chunks) {
+    rv_part_cost cost = rv_plan_cost_at(s->points, stage, chunks);
+    const rv_train_desc *train = s->desc->cost.train;
+    if (!s->policy || s->policy[stage] == RV_TAPE_KEEP) return cost;
+    if (s->policy[stage] == RV_TAPE_RECOMPUTE) {
+        cost.b += cost.f;
+        return cost;
+    }
+    const rv_range range = rv_net_range(s->desc->cost.net, s->first[stage], s->first[stage + 1]);
+    const rv_tapes_desc tapes = {.range = &range,
+                                 .how = {s->tape, train->tape_dtype == RV_TAPE_FLOAT16},
+                                 .steps = (s->steps + chunks - 1) / chunks,
+                                 .rows = (train->batch + s->micros - 1) / s->micros,
+                                 .records = chunks};
+    double disk = (double)rv_tapes_spilled(&tapes) / s->spill;
+    cost.f = s->idle ? fmax(cost.f, disk) : cost.f + disk;
+    cost.b = s->idle ? fmax(cost.b, disk) : cost.b + disk;
+    return cost;
 }
 
 /* The part of the net a stage has, and how it is run. */
@@ -43,7 +67,7 @@ static rv_status part_weigh(const rv_plan_search *s, const piece *part, rv_plan_
     stage->backward_message = (double)rv_wire_backward_bytes(&after, steps, rows);
     const rv_tapes_desc tapes = {.range = &range,
                                  .before = &before,
-                                 .how = {train->tape, train->tape_dtype == RV_TAPE_FLOAT16},
+                                 .how = {s->tape, train->tape_dtype == RV_TAPE_FLOAT16},
                                  .steps = steps,
                                  .rows = rows,
                                  .records = part->records,
@@ -98,7 +122,7 @@ rv_status rv_plan_adopt(rv_plan_search *s, rv_plan *plan) {
     plan->chunks = schedule->chunks;
     plan->copy = copy_bytes(s);
     for (int i = 0; i < plan->stages; i++)
-        plan->stage[i].cost = rv_plan_cost_at(s->points, i, plan->chunks);
+        plan->stage[i].cost = cost_of(s, i, plan->chunks);
     return weigh(s, plan->chunks, schedule->slots, schedule, plan->stage, &plan->bytes);
 }
 
@@ -107,7 +131,7 @@ rv_status rv_plan_adopt(rv_plan_search *s, rv_plan *plan) {
 rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs) {
     rv_plan_search *s = search;
     for (int i = 0; i < s->stages; i++) {
-        rv_part_cost cost = rv_plan_cost_at(s->points, i, chunks);
+        rv_part_cost cost = cost_of(s, i, chunks);
         s->f[i] = cost.f, s->b[i] = cost.b, s->w[i] = cost.w;
         s->u[i] = cost.u, s->norm[i] = cost.norm;
     }
@@ -124,6 +148,8 @@ rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs) {
 }
 
 void rv_plan_search_finish(rv_plan_search *s) {
+    rv_free(s->layers);
+    rv_free(s->policy);
     rv_free(s->chunk_steps);
     rv_free(s->f);
     *s = (rv_plan_search){0};
@@ -140,12 +166,19 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
                           .stages = plan->stages,
                           .micros = plan->micros,
                           .steps = desc->cost.net->desc->steps,
-                          .latency = plan->latency};
+                          .latency = plan->latency,
+                          .tape = desc->cost.train->tape,
+                          .spill = plan->spill,
+                          .idle = desc->stages * desc->cost.threads < rv_host_threads()};
     TRY(rv_optimizer_create(desc->cost.net, desc->cost.train, INT32_MAX, &optimizer));
     s->copies = 2 + rv_optimizer_slots(optimizer);
     TRY(rv_alloc(5 * n, sizeof *s->f, "costs", &s->f));
     s->b = s->f + n, s->w = s->b + n, s->u = s->w + n, s->norm = s->u + n;
     TRY(rv_alloc((size_t)s->steps, sizeof *s->chunk_steps, "costs", &s->chunk_steps));
+    if (!rv_plan_mixes(desc)) goto out;
+    TRY(rv_alloc(n, sizeof *s->policy, "policies of tapes", &s->policy));
+    TRY(rv_alloc((size_t)desc->cost.net->layer_count, sizeof *s->layers, "policies of tapes",
+                 &s->layers));
 out:
     rv_optimizer_destroy(optimizer);
     return status;
@@ -184,11 +217,91 @@ static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
     return rv_schedule_search(&search, best, searched);
 }
 
+/* ---- policies of tapes ------------------------------------------------------------------ */
+
+typedef struct mixing {
+    rv_plan_search *search;
+    const int *chunks;
+    int count;
+    double least; /* bytes: the least that was met */
+} mixing;
+
+static void policy_set(rv_plan_search *s, const uint8_t *policy) {
+    memmove(s->policy, policy, (size_t)s->stages);
+    for (int i = 0; i < s->stages; i++)
+        memset(s->layers + s->first[i], policy[i], (size_t)(s->first[i + 1] - s->first[i]));
+    s->tape = s->layers;
+}
+
+/* At the best number of chunks of those at which it could fit. */
+static rv_status mix_bound(void *context, const uint8_t *policy, double *seconds) {
+    rv_status status = RV_OK;
+    mixing *it = context;
+    rv_plan_search *s = it->search;
+    *seconds = INFINITY;
+    policy_set(s, policy);
+    for (int k = 0; k < it->count; k++) {
+        double bytes, bound;
+        rv_costs costs;
+        int slots = s->desc->slots ? s->desc->slots : 1;
+        TRY(weigh(s, it->chunks[k], slots, NULL, NULL, &bytes));
+        it->least = fmin(it->least, bytes);
+        if (bytes > s->desc->memory) continue;
+        TRY(rv_plan_costs(s, it->chunks[k], &costs));
+        TRY(rv_schedule_bound(s->stages, s->micros, it->chunks[k], &costs, &bound));
+        *seconds = fmin(*seconds, bound);
+    }
+out:
+    return status;
+}
+
+static rv_status mix_seconds(void *context, const uint8_t *policy, double *seconds) {
+    mixing *it = context;
+    rv_plan_search *s = it->search;
+    rv_schedule found = {0};
+    rv_searched searched;
+    policy_set(s, policy);
+    rv_status status = search_once(s, it->chunks, it->count, s->desc->generator, &found, &searched);
+    if (status == RV_RESOURCE) it->least = fmin(it->least, searched.least);
+    *seconds = status == RV_OK ? found.forecast.total : INFINITY;
+    rv_schedule_finish(&found);
+    return status == RV_CONFIG || status == RV_RESOURCE ? RV_OK : status;
+}
+
+/* Kept where that fits and no limit slows it down: then nothing else is looked at closely. */
+static rv_status mix_find(rv_plan_search *s, const int *chunks, int count) {
+    rv_status status = RV_OK;
+    double seconds;
+    mixing it = {s, chunks, count, INFINITY};
+    const rv_mix mix = {.stages = s->stages,
+                        .policies = s->spill > 0 ? 3 : 2,
+                        .bound = mix_bound,
+                        .seconds = mix_seconds,
+                        .context = &it};
+    uint8_t *policy = NULL;
+    TRY(rv_alloc((size_t)s->stages, sizeof *policy, "policies of tapes", &policy));
+    TRY(rv_mix_choose(&mix, policy, &seconds));
+    policy_set(s, policy);
+    if (isinf(seconds))
+        FAIL(RV_RESOURCE,
+             "pipeline.memory: no schedule fits the %.1f MB that are left of it, with tapes kept, "
+             "recomputed or spilled; the least found needs %.1f MB",
+             s->desc->memory / 1e6, it.least / 1e6);
+out:
+    rv_free(policy);
+    return status;
+}
+
+bool rv_plan_mixes(const rv_plan_desc *desc) {
+    return desc->mixes && desc->memory > 0 && !desc->file;
+}
+
 rv_status rv_plan_seek(rv_plan_search *s, rv_plan *plan) {
     rv_status status = RV_OK;
     int *chunks = NULL;
     TRY(rv_alloc((size_t)s->steps + 1, sizeof *chunks, "chunks", &chunks));
     int count = chunks_list(s, chunks);
+    if (s->policy) TRY(mix_find(s, chunks, count));
     status = search_once(s, chunks, count, s->desc->generator, &plan->schedule, &plan->searched);
     if (status == RV_RESOURCE)
         FAIL(RV_RESOURCE,

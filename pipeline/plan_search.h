@@ -21,6 +21,12 @@ typedef struct rv_plan_search {
     double copies; /* floats kept for every trained weight: itself, gradient, optimiser */
     double *f, *b, *w, *u, *norm;
     int *chunk_steps;
+    /* Tapes: */
+    const uint8_t *tape; /* [layers] rv_tape_policy; NULL: all kept */
+    uint8_t *policy;     /* [stages] that is tried, for all layers of a stage; NULL: the recipe's */
+    uint8_t *layers;     /* [layers] the same */
+    double spill;        /* bytes per second to and from the disk */
+    bool idle;           /* there are processors left for writing and reading */
 } rv_plan_search;
 
 /* Points hold a cost for each stage between `first`. */

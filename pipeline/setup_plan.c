@@ -69,6 +69,7 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         .chunks_auto = config->chunks_auto && !wish->schedule_file,
         .cuts = config->cut_count && !wish->devices ? config->cuts : NULL,
         .profile = wish->profile,
+        .mixes = config->tape_auto,
     };
     TRY(generator_of(config, &desc.generator));
     if (config->pipeline_memory > 0) {
@@ -98,6 +99,7 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
     TRY(placed(config, "schedule", rv_plan_make(&desc, plan)));
     /* From here on config and plan agree: stages are made from the one, lists from the other. */
     train->chunks = plan->chunks;
+    if (config->tape_auto) train->tape = plan->tape; /* lives as long as what is made of the plan */
 out:
     return status;
 }
@@ -145,8 +147,7 @@ rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
     rv_status status = RV_OK;
     const rv_config *config = setup->config;
     rv_version *start = NULL;
-    bool piped =
-        config->stages > 1 || setup->trace || config->train.tape || config->train.tape_dtype;
+    bool piped;
     bool planned = config->stages > 1 || setup->trace || config->chunks_auto ||
                    config->pipeline_memory > 0 || wish->schedule_file;
     TRY(rv_setup_check_pipeline(setup));
@@ -155,6 +156,7 @@ rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
         TRY(rv_alloc(1, sizeof *setup->plan, "a plan", &setup->plan));
         TRY(rv_setup_plan(setup, first, wish, setup->plan));
     }
+    piped = config->stages > 1 || setup->trace || config->train.tape || config->train.tape_dtype;
     if (piped && !planned) {
         TRY(rv_alloc(1, sizeof *setup->plan, "a plan", &setup->plan));
         TRY(rv_plan_one(setup->net, &config->train, setup->plan));

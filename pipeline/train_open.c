@@ -54,7 +54,7 @@ static void say_what_runs(const rv_training *training) {
 static void say_plan(const rv_training *training) {
     const rv_setup *setup = &training->setup;
     const rv_plan *plan = setup->plan;
-    char cuts[256] = "";
+    char cuts[256] = "", tapes[256] = "";
     size_t used = 0;
     int truncate = setup->config->train.truncate;
     if (truncate > 0)
@@ -67,14 +67,18 @@ static void say_plan(const rv_training *training) {
         used += (size_t)snprintf(cuts + used, sizeof cuts - used, "%s%s",
                                  s > 1 ? ", " : ", cut before ",
                                  rv_net_layer_name(setup->net, plan->first[s]));
+    used = 0;
+    for (int s = 0; plan->tape && s < plan->stages && used < sizeof tapes; s++)
+        used += (size_t)snprintf(tapes + used, sizeof tapes - used, "%s%s",
+                                 s > 0 ? ", " : "; tapes: ", rv_plan_tape(plan, s));
     rv_training_say(training,
                     "plan: %d stage%s%s; schedule %s, %d micro-batch%s, %d chunk%s, %d slot%s; "
-                    "%.3g ms a step, %.2f times one device",
+                    "%.3g ms a step, %.2f times one device%s",
                     plan->stages, plan->stages == 1 ? "" : "s", cuts, plan->schedule.name,
                     plan->micros, plan->micros == 1 ? "" : "es", plan->chunks,
                     plan->chunks == 1 ? "" : "s", plan->schedule.slots,
                     plan->schedule.slots == 1 ? "" : "s", 1e3 * plan->schedule.forecast.total,
-                    plan->serial / plan->schedule.forecast.total);
+                    plan->serial / plan->schedule.forecast.total, tapes);
 }
 
 /* A folder that exists is locked first of all, so that a second run is told at once. */

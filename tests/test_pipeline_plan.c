@@ -259,6 +259,21 @@ static void memory_limit_takes_a_plan_that_fits(void **state) {
     assert_true(plan.bytes <= desc.memory && plan.bytes > 0.2 * desc.memory);
     assert_true(plan.schedule.forecast.peak[0] < 3 * PIPE_STEPS);
     rv_plan_finish(&plan);
+    desc.memory = most - 1; /* down to what no schedule takes that keeps its tapes */
+    while (rv_plan_make(&desc, &plan) == RV_OK) {
+        rv_plan_finish(&plan);
+        desc.memory *= 0.9;
+    }
+    desc.mixes = true; /* then some are not kept */
+    OK(rv_plan_make(&desc, &plan));
+    assert_true(plan.tape && plan.bytes <= desc.memory);
+    assert_true(strcmp(rv_plan_tape(&plan, 0), "keep") || strcmp(rv_plan_tape(&plan, 1), "keep"));
+    rv_plan_finish(&plan);
+    desc.memory = most;
+    OK(rv_plan_make(&desc, &plan));
+    assert_string_equal(rv_plan_tape(&plan, 0), "keep");
+    rv_plan_finish(&plan);
+    desc.mixes = false;
     desc.memory = 1000;
     assert_int_equal(rv_plan_make(&desc, &plan), RV_RESOURCE);
     assert_contains(rv_error_get()->message, "the least found needs 0.");

@@ -291,7 +291,8 @@ static void recipes_say_what_is_kept_for_all_or_for_some(void **state) {
                 {"tape: {b: spill, c: recompute}", "ksrk"}};
     static const struct {
         const char *text, *error;
-    } bad[] = {{"tape: {b: spil}", "must be keep, recompute or spill, found \"spil\""},
+    } bad[] = {{"tape: {b: spil}",
+                "must be keep, recompute or spill, for all layers also auto, found \"spil\""},
                {"tape: {x: keep}", "names \"x\", which is no layer"},
                {"tape: [keep]", "must be keep, recompute or spill"},
                {"truncate: -1", "truncate"}};
