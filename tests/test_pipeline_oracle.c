@@ -98,10 +98,146 @@ static void oracle_modes_differ_and_aliases_do_not(void **state) {
     small_finish(&s);
 }
 
+/* ---- by hand ---------------------------------------------------------------------------- */
+
+/* One update under versions kept without end: weights of the layers of each stage from where the
+ * rule says, forward and backward, into one gradient and one optimiser for the whole network. */
+typedef struct hand {
+    small *s;
+    rv_version *forward, *back, *newest;
+    float *gradient, *statistics;
+    float *history[UPDATES + 1]; /* [n_all] of the network after so many updates */
+    rv_optimizer *optimizer;
+    rv_state *state, *adjoint;
+    rv_tape *tape;
+    rv_loss *loss;
+    rv_arena arena;
+} hand;
+
+static void hand_open(hand *h, small *s) {
+    const rv_range whole = rv_net_range(s->net, 0, s->net->layer_count);
+    *h = (hand){.s = s};
+    OK(rv_version_create(s->net, &s->device, &h->forward));
+    OK(rv_version_create(s->net, &s->device, &h->back));
+    OK(rv_version_create(s->net, &s->device, &h->newest));
+    OK(rv_optimizer_create_range(&whole, &s->device, &s->train, 100, &h->optimizer));
+    OK(rv_state_create(s->net, &s->device, PIPE_BATCH, &h->state));
+    OK(rv_state_create(s->net, &s->device, PIPE_BATCH, &h->adjoint));
+    OK(rv_tape_create(s->net, &s->device, PIPE_STEPS, PIPE_BATCH, &h->tape));
+    OK(rv_loss_create(&s->loss, s->net, &s->device, PIPE_BATCH, &h->loss));
+    for (int u = 0; u <= UPDATES; u++)
+        h->history[u] = small_memory(s, s->net->n_all, sizeof(float));
+    h->gradient = small_memory(s, s->net->n_trained, sizeof(float));
+    h->statistics = small_memory(s, PIPE_STEPS * rv_net_statistics(s->net) + 1, sizeof(float));
+    OK(rv_net_init(s->net, h->history[0]));
+}
+
+static void hand_close(hand *h) {
+    rv_arena_finish(&h->arena);
+    rv_loss_destroy(h->loss);
+    rv_tape_destroy(h->tape);
+    rv_state_destroy(h->adjoint);
+    rv_state_destroy(h->state);
+    rv_optimizer_destroy(h->optimizer);
+    rv_version_destroy(h->newest);
+    rv_version_destroy(h->back);
+    rv_version_destroy(h->forward);
+}
+
+/* Tensors of a stage's layers, out of a block of the whole network. */
+static void hand_take(const hand *h, const float *from, int first, int last, rv_version *to) {
+    const rv_net *net = h->s->net;
+    for (int k = 0; k < net->tensor_count; k++) {
+        const rv_tensor *tensor = &net->tensors[k];
+        if (tensor->layer < first || tensor->layer >= last) continue;
+        memcpy(rv_version_block(to) + tensor->offset, from + tensor->offset,
+               tensor->count * sizeof *from);
+    }
+}
+
+static void hand_step(hand *h, int u, const rv_batch *batch) {
+    small *s = h->s;
+    rv_loss_result result;
+    rv_pass pass = {.net = s->net,
+                    .device = &s->device,
+                    .arena = &h->arena,
+                    .last = s->net->layer_count,
+                    .version = h->forward,
+                    .back = h->back,
+                    .state = h->state,
+                    .adjoint = h->adjoint,
+                    .tape = h->tape,
+                    .gradient = h->gradient,
+                    .B = batch->B,
+                    .t1 = PIPE_STEPS,
+                    .chunks = 1,
+                    .batch = batch,
+                    .training = true,
+                    .statistics = h->statistics};
+    rv_signal *input = rv_tape_signal(h->tape, -1);
+    memset(h->gradient, 0, sizeof(float) * s->net->n_trained);
+    OK(rv_version_derive(h->forward, PIPE_BATCH));
+    OK(rv_version_derive(h->back, PIPE_BATCH));
+    OK(rv_state_clear(h->state, NULL));
+    OK(rv_state_clear(h->adjoint, NULL));
+    *input = rv_tape_memory(h->tape, -1, PIPE_STEPS, batch->B);
+    OK(rv_encode(&s->encoder, &s->device, NULL, batch, 0, batch->B, s->net_desc.seed, 0, PIPE_STEPS,
+                 &h->arena, input));
+    OK(rv_net_forward(&pass));
+    OK(rv_loss_observe(h->loss, &pass));
+    OK(rv_loss_finish(h->loss, &pass, batch->B, &result, NULL));
+    OK(rv_loss_adjoint(h->loss, &pass));
+    OK(rv_net_backward(&pass));
+    OK(rv_net_weight(&pass));
+    rv_arena_reset(&h->arena);
+    float *newest = rv_version_block(h->newest);
+    memcpy(newest, h->history[u], sizeof *newest * s->net->n_all);
+    OK(rv_optimizer_update(h->optimizer, &s->device, NULL, newest, h->gradient, 1));
+    rv_net_statistics_apply(s->net, 0, s->net->layer_count, h->statistics, batch->B, h->newest);
+    memcpy(h->history[u + 1], newest, sizeof *newest * s->net->n_all);
+}
+
+static void oracle_with_delay_is_the_same_by_hand(void **state) {
+    (void)state;
+    enum { STAGES = 3 };
+    static const struct {
+        const char *mode;
+        int hops;   /* of the delay, for every stage below */
+        bool stash; /* backward under the weights of its forward */
+    } cases[] = {{"pb", 2, false}, {"stale", 1, false}, {"pipedream", 1, true}};
+    for (int n = 0; n < PIPE_NETS; n++)
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+            small s;
+            hand h;
+            const pipe_way way = {.micros = 1, .chunks = 1};
+            pipe_open(&s, &pipe_nets[n], &way);
+            float *got = run(&s, cases[k].mode, STAGES);
+            hand_open(&h, &s);
+            for (int u = 0; u < UPDATES; u++) {
+                rv_batch batch = s.batch;
+                batch.epoch = (uint32_t)u;
+                for (int j = 0; j < STAGES; j++) {
+                    int first = rv_cut(j, STAGES, s.net->layer_count);
+                    int last = rv_cut(j + 1, STAGES, s.net->layer_count);
+                    int age = cases[k].hops * (STAGES - 1 - j), from = u > age ? u - age : 0;
+                    hand_take(&h, h.history[from], first, last, h.forward);
+                    hand_take(&h, h.history[cases[k].stash ? from : u], first, last, h.back);
+                }
+                hand_step(&h, u, &batch);
+            }
+            char what[64];
+            snprintf(what, sizeof what, "%s, %s", pipe_nets[n].name, cases[k].mode);
+            pipe_same(what, &s, h.history[UPDATES], got, s.net->n_all);
+            hand_close(&h);
+            small_finish(&s);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_without_delay_is_the_plain_trainer),
         cmocka_unit_test(oracle_modes_differ_and_aliases_do_not),
+        cmocka_unit_test(oracle_with_delay_is_the_same_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
