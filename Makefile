@@ -147,6 +147,7 @@ $(OUT)/tests/golden%.o: tests/golden%.c $(OUT)/flags
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(TEST_CFLAGS) -c -o $@ $<
 
+$(OUT)/kernels/half.o: ALL_CFLAGS += $(KERNEL_OPT)
 $(OUT)/%.o: %.c $(OUT)/flags
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) -c -o $@ $<
