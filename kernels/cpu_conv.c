@@ -1,8 +1,8 @@
 /*
- * Convolution. Dense products are panels of one time step of one micro-batch run by oneDNN
- * (dnnl_conv.h), or plain loops in the order of the weights where it is absent or nothing is
- * packed; spikes may take the event form (cpu_conv.h). Weight gradients add t descending onto what
- * is there, so bits depend on neither chunks nor threads.
+ * Convolution. Dense products are panels of images of one time step run by oneDNN (dnnl_conv.h), or
+ * plain loops in the order of the weights where it is absent or nothing is packed; spikes may take
+ * the event form (cpu_conv.h). Weight gradients add t descending onto what is there, so bits depend
+ * on neither chunks nor threads.
  */
 #include "kernels/cpu_conv.h"
 #include "kernels/cpu_rows.h"
@@ -127,9 +127,9 @@ static void weight_channel(void *argument, int o, int worker) {
     }
 }
 
-/* Images of step t side by side in `to`, whatever the signal is. */
-void rv_cpu_conv_images(const rv_signal *x, int t, int B, int ld, float *to) {
-    for (int b = 0; b < B; b++, to += ld) {
+/* Side by side in `to`, whatever the signal is. */
+void rv_cpu_conv_images(const rv_signal *x, int t, int first, int count, int ld, float *to) {
+    for (int b = first; b < first + count; b++, to += ld) {
         const float *row = signal_row(x, t, b, to);
         if (row != to) memcpy(to, row, (size_t)signal_units(x) * sizeof *to);
     }
@@ -174,7 +174,7 @@ static rv_status plain_weight(rv_ctx *ctx, rv_conv_job *job, rv_arena *arena) {
     TRY(rv_arena_get(arena, (size_t)(job->y.B + 1) * (size_t)ld + 32, sizeof(float),
                      &job->scratch));
     for (job->t = signal_frames(job->x) - 1; job->t >= 0; job->t--) {
-        rv_cpu_conv_images(job->x, job->t, job->y.B, ld, job->scratch);
+        rv_cpu_conv_images(job->x, job->t, 0, job->y.B, ld, job->scratch);
         rv_cpu_run(ctx, job->conv->out.c, weight_channel, job);
     }
 out:

@@ -48,8 +48,9 @@ static inline float *conv_scratch(const rv_conv_job *job, int worker) {
 /* `floats` of scratch for every worker. */
 RV_CHECKED rv_status rv_cpu_conv_scratch(rv_ctx *ctx, rv_conv_job *job, size_t floats,
                                          rv_arena *arena);
-/* Images of step t side by side, ld apart; bits may write 32 floats past the last. */
-void rv_cpu_conv_images(const rv_signal *x, int t, int B, int ld, float *to);
+/* `count` images of step t, from `first` on, side by side, ld apart; bits may write 32 floats past
+ * the last. */
+void rv_cpu_conv_images(const rv_signal *x, int t, int first, int count, int ld, float *to);
 
 #ifdef RV_DNNL
 #define rv_cpu_conv_panel_pack RV_CPU(conv_panel_pack)

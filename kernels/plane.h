@@ -19,8 +19,8 @@ typedef enum rv_form { RV_FORM_LIST(RV_FORM_ENUM) RV_FORMS } rv_form;
 /* ---- maps over planes, pools, and parameter-free layers ---------------------------------- */
 /* Images are rows of a signal, [channel][row][column] flattened. Convolution: weight
  * [out_c][in_c/groups][kh][kw] as PyTorch, bias [out_c] or NULL. Every product runs in panels of
- * one time step of one micro-batch and weight gradients add them t descending, so bits do not
- * depend on chunks or threads. conv1d: height 1. */
+ * images of one time step, their number fixed by the micro-batch; weight gradients add them t, then
+ * images descending: bits do not depend on chunks or threads. conv1d: height 1. */
 typedef struct rv_plane {
     int c, h, w;
 } rv_plane;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/real.h"
 #include "pipeline/health_find.h"
 
 enum {
@@ -373,14 +374,18 @@ out:
 
 /* ---- every epoch ------------------------------------------------------------------------- */
 
-/* A NAN is no largest value; training would have found it. */
+/* Magnitudes have the order of their bits as integers, which vectors compare at once. A NAN is no
+ * largest value; training would have found it. */
 static float largest(rv_values v) {
     const float *row = v.data + (size_t)(v.stride_t ? v.T - 1 : 0) * v.stride_t;
-    float most = 0;
+    int32_t most = 0;
     for (int b = 0; b < v.B; b++, row += v.ld)
-        for (int u = 0; u < v.n; u++)
-            if (fabsf(row[u]) > most) most = fabsf(row[u]);
-    return most;
+        for (int u = 0; u < v.n; u++) {
+            int32_t bits = rv_bits_of(row[u]) & 0x7fffffff;
+            bits = bits > 0x7f800000 ? 0 : bits;
+            most = bits > most ? bits : most;
+        }
+    return rv_float_of(most);
 }
 
 /* Every layer is looked at by the thread that has it. */

@@ -143,7 +143,7 @@ static rv_status sample_run(rv_oracle *o, int m, int row, int B, rv_step_result 
     const rv_net *net = o->desc.net;
     rv_loss_result result;
     rv_pass pass = {0};
-    TRY(rv_state_clear(o->state, NULL));
+    TRY(rv_state_start(o->state, NULL));
     for (int c = 0; c < C; c++) {
         pass = pass_of(o, row, B, c);
         pass.statistics = statistics_of(o, m);

@@ -214,7 +214,7 @@ static rv_status forward_layers(item *it) {
     rv_pass *pass = &it->pass;
     const rv_net_desc *net = pass->net->desc;
     /* A flight's state is that of an earlier micro-batch until here; later chunks go on from it. */
-    if (pass->chunk == 0) TRY(rv_state_clear(pass->state, NULL));
+    if (pass->chunk == 0) TRY(rv_state_start(pass->state, NULL));
     if (pass->training)
         pass->statistics = stage->statistics + (size_t)it->work->micro * (size_t)net->steps *
                                                    rv_net_statistics(pass->net);

@@ -127,7 +127,7 @@ static rv_status forward(rv_serial *s, const rv_batch *batch, int row, int B, fl
     rv_status status = RV_OK;
     rv_loss_result result;
     rv_pass pass;
-    TRY(rv_state_clear(s->state, NULL));
+    TRY(rv_state_start(s->state, NULL));
     for (int c = 0; c < s->chunks; c++) {
         pass = pass_of(s, batch, row, B, c, statistics != NULL);
         pass.statistics = statistics;

@@ -79,6 +79,24 @@ rv_status rv_state_clear(rv_state *state, rv_queue *queue) {
     return state->device->ops->zero(state->device->ctx, queue, state->block, 4 * state->size);
 }
 
+/* The frames of held outputs, the largest part of a state, are left: the first chunk writes them
+ * before anything reads them. */
+rv_status rv_state_start(rv_state *state, rv_queue *queue) {
+    rv_status status = RV_OK;
+    const rv_device *device = state->device;
+    size_t at = 0;
+    for (int l = 0; l <= state->net->layer_count; l++) {
+        const rv_layer *layer = l < state->net->layer_count ? &state->net->layers[l] : NULL;
+        size_t held = layer ? state->offset[l * RV_LAYER_SLOTS + RV_SLOT_HELD] : state->size;
+        if (held == SIZE_MAX) continue;
+        if (held > at)
+            TRY(device->ops->zero(device->ctx, queue, state->block + at, 4 * (held - at)));
+        if (layer) at = held + slot_words(&layer->state[RV_SLOT_HELD], 0, state->B);
+    }
+out:
+    return status;
+}
+
 /* The adjoint twin has the same offsets: one function serves both. */
 float *rv_state_slot(const rv_state *state, const rv_layer *layer, int k) {
     size_t offset = state->offset[layer->index * RV_LAYER_SLOTS + k];
