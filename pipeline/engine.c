@@ -6,8 +6,10 @@
 #include "pipeline/health.h"
 
 struct rv_engine {
-    rv_serial *serial; /* one of the two */
+    rv_serial *serial; /* one of the three */
     rv_pipeline *pipeline;
+    rv_oracle *oracle;
+    const rv_batch *batch;   /* handed over and not yet trained on; of what does one at a time */
     float *block, *gradient; /* copies; NULL where the trainer's own serve */
     rv_optimizer *optimizer;
     int rows; /* of a micro-batch */
@@ -34,18 +36,40 @@ out:
     return status;
 }
 
+/* What is gathered from several stages. */
+static rv_status copies_create(rv_engine *engine, const rv_net *net, const rv_train_desc *train,
+                               int64_t total_steps) {
+    rv_status status = RV_OK;
+    engine->rows = rows_of(train);
+    TRY(rv_optimizer_create(net, train, total_steps, &engine->optimizer));
+    TRY(rv_alloc(net->n_all, sizeof(float), "a copy of the weights", &engine->block));
+    TRY(rv_alloc(net->n_trained, sizeof(float), "a copy of the gradient", &engine->gradient));
+out:
+    return status;
+}
+
+rv_status rv_engine_oracle(const rv_oracle_desc *desc, rv_engine **out) {
+    rv_status status = RV_OK;
+    rv_engine *engine = NULL;
+    *out = NULL;
+    TRY(rv_alloc(1, sizeof *engine, "a trainer", &engine));
+    TRY(copies_create(engine, desc->net, desc->train, desc->total_steps));
+    TRY(rv_oracle_create(desc, &engine->oracle));
+    *out = engine;
+    engine = NULL;
+out:
+    rv_engine_destroy(engine);
+    return status;
+}
+
 /* The optimiser of the whole network also checks what no stage can: that every parameter group
  * matches something. */
 rv_status rv_engine_pipeline(const rv_pipeline_desc *desc, rv_engine **out) {
     rv_status status = RV_OK;
     rv_engine *engine = NULL;
-    const rv_net *net = desc->net;
     *out = NULL;
     TRY(rv_alloc(1, sizeof *engine, "a trainer", &engine));
-    engine->rows = rows_of(desc->train);
-    TRY(rv_optimizer_create(net, desc->train, desc->total_steps, &engine->optimizer));
-    TRY(rv_alloc(net->n_all, sizeof(float), "a copy of the weights", &engine->block));
-    TRY(rv_alloc(net->n_trained, sizeof(float), "a copy of the gradient", &engine->gradient));
+    TRY(copies_create(engine, desc->net, desc->train, desc->total_steps));
     TRY(rv_pipeline_create(desc, &engine->pipeline));
     rv_engine_pull(engine);
     *out = engine;
@@ -59,6 +83,7 @@ void rv_engine_destroy(rv_engine *engine) {
     if (!engine) return;
     rv_pipeline_destroy(engine->pipeline);
     rv_serial_destroy(engine->serial);
+    rv_oracle_destroy(engine->oracle);
     rv_free(engine->gradient);
     rv_free(engine->block);
     rv_optimizer_destroy(engine->optimizer);
@@ -67,9 +92,37 @@ void rv_engine_destroy(rv_engine *engine) {
 
 /* ---- steps ------------------------------------------------------------------------------ */
 
+int rv_engine_ahead(const rv_engine *engine) {
+    return engine->pipeline ? rv_pipeline_ahead(engine->pipeline) : 0;
+}
+
+static bool endless(const rv_engine *engine) {
+    return engine->pipeline && rv_pipeline_ahead(engine->pipeline) > 0;
+}
+
+rv_status rv_engine_feed(rv_engine *engine, const rv_batch *batch) {
+    if (endless(engine)) return rv_pipeline_feed(engine->pipeline, batch);
+    engine->batch = batch;
+    return RV_OK;
+}
+
+rv_status rv_engine_await(rv_engine *engine, rv_step_result *out) {
+    if (endless(engine)) return rv_pipeline_await(engine->pipeline, out);
+    if (engine->oracle) return rv_oracle_step(engine->oracle, engine->batch, out);
+    return engine->serial ? rv_serial_step(engine->serial, engine->batch, out)
+                          : rv_pipeline_step(engine->pipeline, engine->batch, out);
+}
+
+bool rv_engine_still(const rv_engine *engine) {
+    return !engine->pipeline || rv_pipeline_still(engine->pipeline);
+}
+
 rv_status rv_engine_step(rv_engine *engine, const rv_batch *batch, rv_step_result *out) {
-    return engine->serial ? rv_serial_step(engine->serial, batch, out)
-                          : rv_pipeline_step(engine->pipeline, batch, out);
+    rv_status status = RV_OK;
+    TRY(rv_engine_feed(engine, batch));
+    TRY(rv_engine_await(engine, out));
+out:
+    return status;
 }
 
 rv_status rv_engine_eval(rv_engine *engine, const rv_batch *batch, rv_step_result *out,
@@ -97,7 +150,8 @@ rv_timeline *rv_engine_timeline(rv_engine *engine) {
 void rv_engine_epoch(rv_engine *engine, double validation_loss) {
     if (engine->serial) rv_optimizer_epoch(rv_serial_optimizer(engine->serial), validation_loss);
     for (int s = 0; engine->pipeline && s < rv_pipeline_stages(engine->pipeline); s++)
-        rv_optimizer_epoch(rv_pipeline_stage(engine->pipeline, s)->optimizer, validation_loss);
+        rv_optimizer_epoch(rv_pipeline_stage(engine->pipeline, s)->weights.optimizer,
+                           validation_loss);
 }
 
 /* ---- state ------------------------------------------------------------------------------ */
@@ -111,10 +165,12 @@ rv_optimizer *rv_engine_optimizer(rv_engine *engine) {
 }
 
 void rv_engine_pull(rv_engine *engine) {
+    if (engine->oracle) rv_oracle_read(engine->oracle, engine->block, engine->optimizer);
     if (engine->pipeline) rv_pipeline_read(engine->pipeline, engine->block, engine->optimizer);
 }
 
 rv_status rv_engine_push(rv_engine *engine) {
+    if (engine->oracle) return rv_oracle_write(engine->oracle, engine->block);
     return engine->serial ? rv_version_derive(rv_serial_version(engine->serial), engine->rows)
                           : rv_pipeline_write(engine->pipeline, engine->block, engine->optimizer);
 }
@@ -130,17 +186,12 @@ bool rv_engine_finite(rv_engine *engine) {
         return part_finite(rv_serial_optimizer(engine->serial),
                            rv_version_block(rv_serial_version(engine->serial)), engine->n_trained,
                            engine->n_all);
-    for (int s = 0; s < rv_pipeline_stages(engine->pipeline); s++) {
-        const rv_stage *stage = rv_pipeline_stage(engine->pipeline, s);
-        if (!part_finite(stage->optimizer, rv_version_block(stage->version), stage->range.n_trained,
-                         stage->range.n_all))
-            return false;
-    }
-    return true;
+    return rv_pipeline_sound(engine->pipeline);
 }
 
 const float *rv_engine_gradient(rv_engine *engine) {
     if (engine->serial) return rv_serial_last_gradient(engine->serial);
+    if (engine->oracle) return rv_oracle_gradient(engine->oracle);
     rv_pipeline_gradient(engine->pipeline, engine->gradient);
     return engine->gradient;
 }

@@ -1,10 +1,12 @@
 /*
- * Inside pipeline/: what trains: the plain trainer or a pipeline behind one small interface, so
- * that everything around a step (data, evaluation, saving, figures) does not know which.
+ * Inside pipeline/: what trains: the plain trainer, a pipeline or the oracle behind one small
+ * interface, so that everything around a step (data, evaluation, saving, figures) does not know
+ * which.
  */
 #ifndef RV_PIPELINE_ENGINE_H
 #define RV_PIPELINE_ENGINE_H
 
+#include "pipeline/oracle.h"
 #include "pipeline/run.h"
 
 #ifdef __cplusplus
@@ -12,13 +14,21 @@ extern "C" {
 #endif
 
 typedef struct rv_engine rv_engine;
-/* Both start with the network's initial weights. */
+/* All start with the network's initial weights. */
 RV_CHECKED rv_status rv_engine_serial(const rv_serial_desc *desc, rv_engine **out);
 RV_CHECKED rv_status rv_engine_pipeline(const rv_pipeline_desc *desc, rv_engine **out);
+/* Trains and is compared; does nothing else. */
+RV_CHECKED rv_status rv_engine_oracle(const rv_oracle_desc *desc, rv_engine **out);
 void rv_engine_destroy(rv_engine *engine);
 
 /* As rv_serial_step, rv_serial_eval, rv_serial_observe. */
 RV_CHECKED rv_status rv_engine_step(rv_engine *engine, const rv_batch *batch, rv_step_result *out);
+/* The same in two halves. Batches may be fed `ahead` updates beyond the one awaited next; 0: one at
+ * a time, and it must live until it was awaited. */
+RV_CHECKED rv_status rv_engine_feed(rv_engine *engine, const rv_batch *batch);
+RV_CHECKED rv_status rv_engine_await(rv_engine *engine, rv_step_result *out);
+int rv_engine_ahead(const rv_engine *engine);
+bool rv_engine_still(const rv_engine *engine); /* nothing is under way */
 RV_CHECKED rv_status rv_engine_eval(rv_engine *engine, const rv_batch *batch, rv_step_result *out,
                                     int64_t *spikes, int32_t *predictions);
 void rv_engine_observe(rv_engine *engine, const rv_observer *observer);
@@ -34,7 +44,8 @@ float *rv_engine_block(rv_engine *engine);
 rv_optimizer *rv_engine_optimizer(rv_engine *engine);
 void rv_engine_pull(rv_engine *engine);
 RV_CHECKED rv_status rv_engine_push(rv_engine *engine);
-/* Are all weights finite after a step, and its gradient? Looks where they are, without a pull. */
+/* Are all weights finite after a step, and its gradient? (Of a delayed pipeline all so far.) Looks
+ * where they are, without a pull. */
 bool rv_engine_finite(rv_engine *engine);
 /* Gradient of the latest step, [n_trained]; valid until the next call. */
 const float *rv_engine_gradient(rv_engine *engine);

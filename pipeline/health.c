@@ -352,7 +352,13 @@ rv_status rv_health_after(rv_health *health, rv_status step_status, int64_t step
     rv_status status = RV_OK;
     rv_finding *found = &health->found;
     *skipped = false;
-    rv_engine_observe(health->setup->engine, NULL);
+    /* Of a delayed pipeline other stages are ahead, and may be finding something now. */
+    if (step_status != RV_OK || rv_engine_still(health->setup->engine))
+        rv_engine_observe(health->setup->engine, NULL);
+    pthread_mutex_lock(&health->mutex);
+    bool none = found->kind == RV_FOUND_NOTHING;
+    pthread_mutex_unlock(&health->mutex);
+    if (!none) rv_engine_pull(health->setup->engine); /* comes to rest */
     if (step_status != RV_OK && found->kind == RV_FOUND_NOTHING) return step_status;
     if (found->kind == RV_FOUND_NOTHING) look_update(health);
     if (found->kind == RV_FOUND_NOTHING && !isfinite(result->loss)) {
@@ -361,7 +367,8 @@ rv_status rv_health_after(rv_health *health, rv_status step_status, int64_t step
     }
     if (found->kind == RV_FOUND_NOTHING) {
         health->in_a_row = 0;
-        if (step % health->every == 0) TRY(measure(health));
+        if (step % health->every == 0 && rv_engine_still(health->setup->engine))
+            TRY(measure(health));
         goto out;
     }
     *skipped = health->skip && step_status == RV_OK && found->kind != RV_FOUND_INPUT &&

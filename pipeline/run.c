@@ -7,58 +7,17 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#include "pipeline/internal.h"
-#include "pipeline/run.h"
-#include "pipeline/watch.h"
-
-enum { FORWARD, BACKWARD, NORM, FACTOR, EDGES }; /* kinds of links */
-
-/* Rung when something may have changed for a stage. The count tells a sleeper what it missed. */
-typedef struct bell {
-    pthread_mutex_t lock;
-    pthread_cond_t rung;
-    unsigned long count;
-} bell;
-
-typedef struct worker {
-    rv_pipeline *pipeline;
-    rv_stage *stage;
-    rv_device device;
-    bell bell;
-    rv_post *post;
-    pthread_t thread;
-    bool started;
-} worker;
-
-struct rv_pipeline {
-    rv_pipeline_desc desc;
-    int stages;
-    worker *workers;
-    rv_link **links; /* [EDGES][stages - 1] */
-    rv_guard guard;
-    rv_writer *writer;     /* of spilled tapes; NULL: none */
-    rv_timeline *timeline; /* NULL: the seeded driver */
-    bool pinned;
-    uint64_t turns; /* of the seeded driver: numbers drawn */
-    atomic_bool failed;
-    rv_error error; /* the first; under `lock` */
-    pthread_mutex_t lock;
-    pthread_cond_t go, done;
-    unsigned long round; /* steps begun */
-    int busy;            /* workers in this step */
-    bool stop;
-};
+#include "pipeline/run_inside.h"
 
 /* ---- bells ------------------------------------------------------------------------------ */
 
 /* Called by links from any thread. A signal is enough: only the stage's own worker sleeps here. */
-static void bell_ring(void *self) {
-    bell *b = self;
+void rv_bell_ring(void *self) {
+    rv_bell *b = self;
     pthread_mutex_lock(&b->lock);
     b->count++;
     pthread_cond_signal(&b->rung);
@@ -66,7 +25,7 @@ static void bell_ring(void *self) {
 }
 
 /* To be read before an attempt, and handed to bell_wait after it. */
-static unsigned long bell_count(bell *b) {
+static unsigned long bell_count(rv_bell *b) {
     pthread_mutex_lock(&b->lock);
     unsigned long count = b->count;
     pthread_mutex_unlock(&b->lock);
@@ -74,7 +33,7 @@ static unsigned long bell_count(bell *b) {
 }
 
 /* Until it was rung since `seen` was read. */
-static void bell_wait(bell *b, unsigned long seen) {
+static void bell_wait(rv_bell *b, unsigned long seen) {
     pthread_mutex_lock(&b->lock);
     while (b->count == seen)
         pthread_cond_wait(&b->rung, &b->lock);
@@ -85,17 +44,17 @@ static void bell_wait(bell *b, unsigned long seen) {
 
 /* The first error is kept, with where it happened (stage NULL: everywhere); what the others meet
  * after it is its echo. */
-static void fail_all(rv_pipeline *p, const rv_stage *stage) {
+void rv_run_fail(rv_pipeline *p, const rv_stage *stage) {
     char where[160];
     const rv_error *mine = rv_error_get();
     pthread_mutex_lock(&p->lock);
-    bool first = !atomic_load(&p->failed);
+    bool first = !rv_flag_get(&p->failed);
     if (first) {
         p->error = *mine;
         if (stage)
             snprintf(p->error.message, sizeof p->error.message, "%s: %.300s",
                      rv_stage_item(stage, where), mine->message);
-        atomic_store(&p->failed, true);
+        rv_flag_set(&p->failed, true);
     }
     pthread_mutex_unlock(&p->lock);
     if (!first) return;
@@ -104,13 +63,13 @@ static void fail_all(rv_pipeline *p, const rv_stage *stage) {
     for (int i = 0; i < EDGES * (p->stages - 1); i++)
         if (p->links[i]) p->links[i]->ops->abort(p->links[i]);
     for (int s = 0; s < p->stages; s++)
-        bell_ring(&p->workers[s].bell);
+        rv_bell_ring(&p->workers[s].bell);
 }
 
 /* Errors belong to threads: the first one, kept from a worker, becomes that of the calling thread.
  * Called while no worker is in a step, so the lock is not needed. */
-static rv_status outcome(rv_pipeline *p) {
-    if (!atomic_load(&p->failed)) return RV_OK;
+rv_status rv_run_outcome(rv_pipeline *p) {
+    if (!rv_flag_get(&p->failed)) return RV_OK;
     rv_error_set(&p->error);
     return p->error.status;
 }
@@ -120,18 +79,18 @@ static rv_status outcome(rv_pipeline *p) {
 /* One step of one stage. The bell is read before the attempt, so that a message which comes
  * between attempt and sleep is not slept through. A wait lasts from the first attempt in vain to
  * the first that finds what it lacked. */
-static void worker_run(worker *w) {
+static void worker_run(rv_worker *w) {
     rv_pipeline *p = w->pipeline;
     rv_stage *stage = w->stage;
     rv_turn turn = RV_TURN_DONE;
     rv_link *edge, *lacked = NULL;
     double begun = rv_host_seconds(), since = 0;
-    while (turn != RV_TURN_END && !atomic_load(&p->failed)) {
+    while (!rv_flag_get(&p->failed)) {
         unsigned long seen = bell_count(&w->bell);
         const rv_work *work = &stage->list[stage->at];
         rv_post_try(w->post, begun);
         if (rv_stage_step(stage, &turn, &edge) != RV_OK) {
-            fail_all(p, stage);
+            rv_run_fail(p, stage);
             return;
         }
         if (lacked && edge != lacked)
@@ -142,8 +101,14 @@ static void worker_run(worker *w) {
         if (turn == RV_TURN_DONE) {
             rv_track_item(stage->track, work, begun, now);
             rv_post_moved(w->post, stage, now);
-        } else if (turn == RV_TURN_WAIT && !atomic_load(&p->failed)) {
+            if (p->flow && work->kind == RV_WORK_U) rv_run_flow_made(w);
+        } else if (turn == RV_TURN_WAIT && !rv_flag_get(&p->failed)) {
             rv_post_wait(w->post, edge, since);
+            bell_wait(&w->bell, seen);
+            now = rv_host_seconds();
+        } else if (turn == RV_TURN_END) {
+            rv_post_moved(w->post, stage, now);
+            if (!p->flow || !rv_run_flow_waits(w)) return;
             bell_wait(&w->bell, seen);
             now = rv_host_seconds();
         }
@@ -155,7 +120,7 @@ static void worker_run(worker *w) {
  * it neither misses one nor runs one twice. Flushing of denormals is a property of the thread and
  * part of the bits; pinning is a matter of speed alone and may fail. */
 static void *worker_main(void *argument) {
-    worker *w = argument;
+    rv_worker *w = argument;
     rv_pipeline *p = w->pipeline;
     unsigned long seen = 0;
     int threads = p->desc.threads;
@@ -177,25 +142,36 @@ static void *worker_main(void *argument) {
 }
 
 /* The lock also orders memory: workers see what rv_stage_begin wrote in this thread, and this
- * thread what they left in their stages. It watches while it waits. */
-static void threads_round(rv_pipeline *p) {
-    const double timeout = p->desc.timeout, every = fmin(1, timeout / 8);
-    double look = rv_host_seconds() + every;
+ * thread what they left in their stages. */
+void rv_run_round(rv_pipeline *p) {
     rv_guard_begin(&p->guard);
     pthread_mutex_lock(&p->lock);
     p->round++;
     p->busy = p->stages;
     pthread_cond_broadcast(&p->go);
-    while (p->busy > 0) {
-        struct timespec until = {(time_t)look, (long)(1e9 * (look - floor(look)))};
-        int error = timeout > 0 ? pthread_cond_timedwait(&p->done, &p->lock, &until)
-                                : pthread_cond_wait(&p->done, &p->lock);
-        if (error != ETIMEDOUT || p->busy == 0) continue;
-        pthread_mutex_unlock(&p->lock);
-        if (!atomic_load(&p->failed) && rv_guard_look(&p->guard) != RV_OK) fail_all(p, NULL);
-        look = rv_host_seconds() + every;
-        pthread_mutex_lock(&p->lock);
-    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+void rv_run_watch(rv_pipeline *p, double *look) {
+    const double timeout = p->desc.timeout, every = fmin(1, timeout / 8);
+    if (*look == 0) *look = rv_host_seconds() + every;
+    struct timespec until = {(time_t)*look, (long)(1e9 * (*look - floor(*look)))};
+    int error = timeout > 0 ? pthread_cond_timedwait(&p->done, &p->lock, &until)
+                            : pthread_cond_wait(&p->done, &p->lock);
+    if (error != ETIMEDOUT || p->busy == 0) return;
+    pthread_mutex_unlock(&p->lock);
+    if (!rv_flag_get(&p->failed) && rv_guard_look(&p->guard) != RV_OK) rv_run_fail(p, NULL);
+    *look = rv_host_seconds() + every;
+    pthread_mutex_lock(&p->lock);
+}
+
+/* This thread watches while it waits. */
+static void threads_round(rv_pipeline *p) {
+    double look = 0;
+    rv_run_round(p);
+    pthread_mutex_lock(&p->lock);
+    while (p->busy > 0)
+        rv_run_watch(p, &look);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -206,7 +182,7 @@ static rv_status threads_start(rv_pipeline *p) {
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     for (int s = 0; s < p->stages && status == RV_OK; s++) {
-        worker *w = &p->workers[s];
+        rv_worker *w = &p->workers[s];
         int error = pthread_create(&w->thread, NULL, worker_main, w);
         w->started = error == 0;
         if (error)
@@ -240,30 +216,36 @@ static int draw(rv_pipeline *p, int below) {
     return (int)(out[0] % (uint32_t)below);
 }
 
-/* From a stage drawn at random on, the first that can go goes. If none can, and each was asked
- * again as often as a slow link may need, none ever will. */
+/* From a stage drawn at random on, the first that can go goes. */
+bool rv_run_turn(rv_pipeline *p, int *ended) {
+    int from = draw(p, p->stages);
+    rv_turn turn = RV_TURN_WAIT;
+    *ended = 0;
+    for (int k = 0; k < p->stages && turn != RV_TURN_DONE; k++) {
+        rv_worker *w = &p->workers[(from + k) % p->stages];
+        rv_link *edge;
+        if (rv_stage_step(w->stage, &turn, &edge) != RV_OK) {
+            rv_run_fail(p, w->stage);
+            return false;
+        }
+        *ended += turn == RV_TURN_END;
+        w->made = w->stage->weights.made;
+    }
+    return turn == RV_TURN_DONE;
+}
+
+/* If none can go, and each was asked again as often as a slow link may need, none ever will. */
 static void seeded_round(rv_pipeline *p) {
     enum { PATIENCE = 1000 };
-    for (int idle = 0; idle < PATIENCE;) {
-        int from = draw(p, p->stages), ended = 0;
-        rv_turn turn = RV_TURN_WAIT;
-        for (int k = 0; k < p->stages && turn != RV_TURN_DONE; k++) {
-            rv_stage *stage = p->workers[(from + k) % p->stages].stage;
-            rv_link *edge;
-            if (rv_stage_step(stage, &turn, &edge) != RV_OK) {
-                fail_all(p, stage);
-                return;
-            }
-            ended += turn == RV_TURN_END;
-        }
-        if (ended == p->stages) return;
-        idle = turn == RV_TURN_DONE ? 0 : idle + 1;
+    for (int idle = 0, ended; idle < PATIENCE;) {
+        idle = rv_run_turn(p, &ended) ? 0 : idle + 1;
+        if (ended == p->stages || rv_flag_get(&p->failed)) return;
     }
     for (int s = 0; s < p->stages; s++) {
         const rv_stage *stage = p->workers[s].stage;
         if (stage->at == stage->count) continue;
         /* Of all that are stuck the first stage is named; its item says what it was about to do. */
-        if (rv_fail(RV_INTERNAL, "nothing can go on") != RV_OK) fail_all(p, stage);
+        if (rv_fail(RV_INTERNAL, "nothing can go on") != RV_OK) rv_run_fail(p, stage);
         return;
     }
 }
@@ -287,8 +269,8 @@ static rv_status link_open(rv_pipeline *p, int edge, int s, int from, int to, in
         .bytes = bytes,
         .from_device = &p->workers[from].device,
         .to_device = &p->workers[to].device,
-        .sender = {sleeps ? bell_ring : NULL, &p->workers[from].bell},
-        .receiver = {sleeps ? bell_ring : NULL, &p->workers[to].bell},
+        .sender = {sleeps ? rv_bell_ring : NULL, &p->workers[from].bell},
+        .receiver = {sleeps ? rv_bell_ring : NULL, &p->workers[to].bell},
     };
     return transport->open(transport, &desc, link_at(p, edge, s));
 }
@@ -340,7 +322,7 @@ out:
 static rv_status stage_open(rv_pipeline *p, int s) {
     rv_status status = RV_OK;
     const rv_pipeline_desc *desc = &p->desc;
-    worker *w = &p->workers[s];
+    rv_worker *w = &p->workers[s];
     rv_processors before = {0};
     w->pipeline = p;
     if (p->pinned) before = rv_host_pin(s * desc->threads, desc->threads);
@@ -349,6 +331,7 @@ static rv_status stage_open(rv_pipeline *p, int s) {
                                &w->device);
     if (p->pinned) rv_host_unpin(&before);
     if (status) goto out;
+    const rv_delay_shape shape = {p->stages, desc->train->chunks, desc->train->micro_batches, s};
     const rv_stage_desc stage = {
         .index = s,
         .stages = p->stages,
@@ -362,7 +345,9 @@ static rv_status stage_open(rv_pipeline *p, int s) {
         .total_steps = desc->total_steps,
         .schedule = desc->schedule,
         .writer = p->writer,
-        .wake = {desc->driver == RV_DRIVER_THREADS ? bell_ring : NULL, &w->bell},
+        .wake = {desc->driver == RV_DRIVER_THREADS ? rv_bell_ring : NULL, &w->bell},
+        .flow = p->flow,
+        .rule = p->flow ? rv_delay_rule_of(desc->delay, &shape) : (rv_delay_rule){0},
     };
     TRY(rv_stage_create(&stage, &w->stage));
 out:
@@ -414,14 +399,17 @@ rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
     const rv_schedule *schedule = desc->schedule;
     pthread_condattr_t monotonic;
     *out = NULL;
-    if (schedule->micros != train->micro_batches || schedule->chunks != train->chunks ||
-        schedule->norm != (train->clip_norm > 0))
+    bool endless = desc->delay && desc->delay->mode;
+    if (endless && (schedule->chunks != train->chunks || schedule->group != train->micro_batches))
+        FAIL(RV_INTERNAL, "the plan is of other chunks or micro-batches than the recipe");
+    if (!endless && (schedule->micros != train->micro_batches ||
+                     schedule->chunks != train->chunks || schedule->norm != (train->clip_norm > 0)))
         FAIL(RV_CONFIG,
              "the schedule has %d micro-batches, %d chunks and %s NORM items; the recipe needs "
              "%d, %d and %s",
              schedule->micros, schedule->chunks, schedule->norm ? "" : "no", train->micro_batches,
              train->chunks, train->clip_norm > 0 ? "such items" : "none");
-    TRY(rv_schedule_check_canonical(schedule));
+    if (!endless) TRY(rv_schedule_check_canonical(schedule));
     TRY(rv_alloc(1, sizeof *p, "a pipeline", &p));
     p->desc = *desc, p->stages = schedule->stages;
     pthread_mutex_init(&p->lock, NULL); /* on Linux these cannot fail */
@@ -440,6 +428,7 @@ rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
     }
     /* Only where every stage gets processors of its own. Else pinning would pile stages onto some
      * of them while others have nothing to do. */
+    if (endless) TRY(rv_run_flow_open(p));
     p->pinned = desc->driver == RV_DRIVER_THREADS && p->stages * desc->threads <= rv_host_threads();
     TRY(writer_open(p));
     for (int s = 0; s < p->stages; s++)
@@ -458,19 +447,21 @@ out:
 /* Threads first, for they use everything else; a device after the stage that lives on it. */
 void rv_pipeline_destroy(rv_pipeline *p) {
     if (!p) return;
+    rv_pipeline_rest(p);
     if (p->workers) threads_stop(p);
     rv_writer_destroy(p->writer); /* ends what stages have given it, and rings their bells */
     rv_timeline_destroy(p->timeline);
     for (int i = 0; p->links && i < EDGES * (p->stages - 1); i++)
         rv_link_close(p->links[i]);
     for (int s = 0; p->workers && s < p->stages; s++) {
-        worker *w = &p->workers[s];
+        rv_worker *w = &p->workers[s];
         rv_stage_destroy(w->stage);
         if (w->device.ops) rv_device_close(&w->device);
         pthread_cond_destroy(&w->bell.rung);
         pthread_mutex_destroy(&w->bell.lock);
     }
     rv_guard_finish(&p->guard);
+    rv_flow_destroy(p->flow);
     rv_free(p->links);
     rv_free(p->workers);
     pthread_cond_destroy(&p->done);
@@ -486,7 +477,8 @@ void rv_pipeline_destroy(rv_pipeline *p) {
 static rv_status run_round(rv_pipeline *p, const rv_batch *batch, bool training,
                            rv_step_result *out) {
     rv_status status = RV_OK;
-    TRY(outcome(p));
+    rv_pipeline_rest(p);
+    TRY(rv_run_outcome(p));
     for (int s = 0; s < p->stages; s++)
         TRY(rv_stage_begin(p->workers[s].stage, batch, training));
     if (p->timeline) rv_timeline_begin(p->timeline, training);
@@ -495,14 +487,19 @@ static rv_status run_round(rv_pipeline *p, const rv_batch *batch, bool training,
     else
         seeded_round(p);
     if (p->timeline) rv_timeline_end(p->timeline);
-    TRY(outcome(p));
+    TRY(rv_run_outcome(p));
     *out = p->workers[p->stages - 1].stage->result;
 out:
     return status;
 }
 
 rv_status rv_pipeline_step(rv_pipeline *p, const rv_batch *batch, rv_step_result *out) {
-    return run_round(p, batch, true, out);
+    rv_status status = RV_OK;
+    if (!p->flow) return run_round(p, batch, true, out);
+    TRY(rv_pipeline_feed(p, batch));
+    TRY(rv_pipeline_await(p, out));
+out:
+    return status;
 }
 
 /* Every stage counts the spikes of its own layers and the last writes the predictions: no two write
@@ -537,16 +534,19 @@ void rv_pipeline_observe(rv_pipeline *p, const rv_observer *observer) {
 
 /* Ranges do not overlap, so the order of stages does not matter. Step and plateau move alike in all
  * of them: any stage can tell. */
-void rv_pipeline_read(const rv_pipeline *p, float *block, rv_optimizer *optimizer) {
+void rv_pipeline_read(rv_pipeline *p, float *block, rv_optimizer *optimizer) {
+    rv_pipeline_rest(p);
     for (int s = 0; s < p->stages; s++) {
         rv_stage *stage = p->workers[s].stage;
-        if (block) rv_range_give(&stage->range, rv_version_block(stage->version), block, false);
+        if (block)
+            rv_range_give(&stage->range, rv_version_block(rv_weights_newest(&stage->weights)),
+                          block, false);
         for (int k = 0; optimizer && k < rv_optimizer_slots(optimizer); k++)
-            rv_range_give(&stage->range, rv_optimizer_slot(stage->optimizer, k),
+            rv_range_give(&stage->range, rv_optimizer_slot(stage->weights.optimizer, k),
                           rv_optimizer_slot(optimizer, k), true);
     }
     if (!optimizer) return;
-    rv_optimizer *any = p->workers[0].stage->optimizer;
+    rv_optimizer *any = p->workers[0].stage->weights.optimizer;
     rv_optimizer_step_set(optimizer, rv_optimizer_step(any));
     *rv_optimizer_plateau(optimizer) = *rv_optimizer_plateau(any);
 }
@@ -555,25 +555,31 @@ void rv_pipeline_read(const rv_pipeline *p, float *block, rv_optimizer *optimize
  * of the optimiser alone spares that. */
 rv_status rv_pipeline_write(rv_pipeline *p, const float *block, rv_optimizer *optimizer) {
     rv_status status = RV_OK;
-    int M = p->desc.train->micro_batches, rows = (p->desc.train->batch + M - 1) / M;
+    int64_t made = optimizer ? rv_optimizer_step(optimizer) : p->awaited;
+    rv_pipeline_rest(p);
     for (int s = 0; s < p->stages; s++) {
         rv_stage *stage = p->workers[s].stage;
         for (int k = 0; optimizer && k < rv_optimizer_slots(optimizer); k++)
             rv_range_take(&stage->range, rv_optimizer_slot(optimizer, k),
-                          rv_optimizer_slot(stage->optimizer, k), true);
+                          rv_optimizer_slot(stage->weights.optimizer, k), true);
         if (optimizer) {
-            rv_optimizer_step_set(stage->optimizer, rv_optimizer_step(optimizer));
-            *rv_optimizer_plateau(stage->optimizer) = *rv_optimizer_plateau(optimizer);
+            rv_optimizer_step_set(stage->weights.optimizer, rv_optimizer_step(optimizer));
+            *rv_optimizer_plateau(stage->weights.optimizer) = *rv_optimizer_plateau(optimizer);
         }
         if (!block) continue;
-        rv_range_take(&stage->range, block, rv_version_block(stage->version), false);
-        TRY(rv_version_derive(stage->version, rows));
+        rv_range_take(&stage->range, block, rv_version_block(rv_weights_newest(&stage->weights)),
+                      false);
+        TRY(rv_weights_start(&stage->weights, made));
+        p->workers[s].made = made;
     }
+    if (block) p->awaited = made;
+    if (block && p->flow) rv_flow_start(p->flow, made);
 out:
     return status;
 }
 
-void rv_pipeline_gradient(const rv_pipeline *p, float *gradient) {
+void rv_pipeline_gradient(rv_pipeline *p, float *gradient) {
+    rv_pipeline_rest(p);
     for (int s = 0; s < p->stages; s++)
         rv_range_give(&p->workers[s].stage->range, p->workers[s].stage->gradient, gradient, true);
 }

@@ -24,7 +24,9 @@ typedef struct rv_pipeline_desc {
     const rv_loss_desc *loss;
     const rv_train_desc *train;
     int64_t total_steps;
-    const rv_schedule *schedule;   /* of one step, with its U, simulated; borrowed */
+    const rv_schedule *schedule; /* of one step, with its U, simulated; borrowed */
+    /* With a mode: stages never flush, and `schedule` is rv_schedule_endless of it. Borrowed. */
+    const rv_delay_desc *delay;
     const int *first;              /* [stages + 1]: stage s has layers first[s] .. first[s+1]-1 */
     const rv_device_list *devices; /* of the stages, over and over; NULL: the CPU */
     rv_isa isa;
@@ -55,13 +57,24 @@ RV_CHECKED rv_status rv_pipeline_eval(rv_pipeline *pipeline, const rv_batch *bat
 /* Before the first step: the folder for tapes that are spilled; without, they go where temporary
  * files lie, when the first step begins. RV_CREATE, RV_IO: no room. */
 RV_CHECKED rv_status rv_pipeline_folder(rv_pipeline *pipeline, const char *folder);
+/* Of a delayed pipeline. Batches may be fed up to rv_pipeline_ahead updates beyond the one that is
+ * awaited next, and should be, so that no stage lacks any; await blocks until all stages have made
+ * it. rest: until all that was fed is done; what reads or writes weights, and evaluation, come to
+ * rest by themselves. Rest costs time and changes no bit: versions go by number. */
+RV_CHECKED rv_status rv_pipeline_feed(rv_pipeline *pipeline, const rv_batch *batch);
+RV_CHECKED rv_status rv_pipeline_await(rv_pipeline *pipeline, rv_step_result *out);
+void rv_pipeline_rest(rv_pipeline *pipeline);
+bool rv_pipeline_still(const rv_pipeline *pipeline); /* nothing is under way */
+int rv_pipeline_ahead(const rv_pipeline *pipeline);  /* 0: not delayed */
 void rv_pipeline_observe(rv_pipeline *pipeline, const rv_observer *observer);
 /* Between steps: weights [n_all], optimiser (either NULL: left alone) and the gradient of the
  * latest step [n_trained], of the whole network. */
-void rv_pipeline_read(const rv_pipeline *pipeline, float *block, rv_optimizer *optimizer);
+void rv_pipeline_read(rv_pipeline *pipeline, float *block, rv_optimizer *optimizer);
 RV_CHECKED rv_status rv_pipeline_write(rv_pipeline *pipeline, const float *block,
                                        rv_optimizer *optimizer);
-void rv_pipeline_gradient(const rv_pipeline *pipeline, float *gradient);
+void rv_pipeline_gradient(rv_pipeline *pipeline, float *gradient);
+/* Are weights and gradients finite? Of the latest step; delayed: of all updates so far. */
+bool rv_pipeline_sound(const rv_pipeline *pipeline);
 rv_timeline *rv_pipeline_timeline(rv_pipeline *pipeline); /* NULL: RV_DRIVER_SEEDED */
 int rv_pipeline_stages(const rv_pipeline *pipeline);
 rv_stage *rv_pipeline_stage(rv_pipeline *pipeline, int stage); /* for tests and measurements */

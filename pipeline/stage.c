@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "pipeline/health.h"
 #include "pipeline/stage_items.h"
 
 /* ---- sizes ------------------------------------------------------------------------------ */
@@ -30,12 +31,23 @@ void rv_stage_bytes(const rv_stage *stage, size_t *forward_in, size_t *backward_
 }
 
 /* Evaluation runs parts of the same size as training, which is what buffers hold. */
-void rv_stage_rows(const rv_stage *stage, int m, int *row, int *B) {
-    int M = stage->desc.train->micro_batches, all = stage->batch->B;
+const rv_batch *rv_stage_rows(const rv_stage *stage, int m, int *row, int *B) {
+    int M = stage->desc.train->micro_batches;
+    const rv_batch *batch = stage->batch;
+    if (!batch) {
+        batch = rv_flow_batch(stage->desc.flow, m / M);
+        m %= M;
+    }
+    int all = batch->B;
     int from = stage->training ? rv_cut(m, M, all) : m * rows_most(stage);
     int to = stage->training ? rv_cut(m + 1, M, all) : from + rows_most(stage);
     *row = from < all ? from : all;
     *B = (to < all ? to : all) - *row;
+    return batch;
+}
+
+int64_t rv_stage_update(const rv_stage *stage, int m) {
+    return stage->batch ? stage->weights.made : m / stage->desc.train->micro_batches;
 }
 
 /* Most micro-batches between their first F and their last W: what a held frame must outlive. */
@@ -60,7 +72,9 @@ static rv_status make_flights(rv_stage *stage) {
     rv_status status = RV_OK;
     const rv_stage_desc *desc = &stage->desc;
     const rv_work *list = rv_schedule_list(desc->schedule, desc->index, &stage->count);
-    stage->flights = flights_most(list, stage->count, desc->train->chunks);
+    stage->flights = desc->flow ? rv_order_flights(&stage->order)
+                                : flights_most(list, stage->count, desc->train->chunks);
+    stage->ring = stage->flights + desc->train->micro_batches;
     TRY(rv_alloc((size_t)stage->flights, sizeof *stage->flight, "micro-batches in flight",
                  &stage->flight));
     for (int i = 0; i < stage->flights; i++) {
@@ -86,7 +100,7 @@ static rv_status make_tapes(rv_stage *stage) {
         .how = {desc->train->tape, desc->train->tape_dtype == RV_TAPE_FLOAT16},
         .steps = steps_most(stage),
         .rows = rows_most(stage),
-        .micros = desc->train->micro_batches,
+        .micros = desc->train->micro_batches + stage->flights,
         .chunks = desc->train->chunks,
         .records = desc->schedule->forecast.peak[desc->index],
         .writer = desc->writer,
@@ -118,7 +132,6 @@ static rv_status make_scratch(rv_stage *stage) {
     rv_status status = RV_OK;
     const rv_net *net = stage->desc.net;
     const rv_device *device = stage->desc.device;
-    const rv_train_desc *train = stage->desc.train;
     int most = stage->before.count > stage->after.count ? stage->before.count : stage->after.count;
     size_t views = (size_t)most + 1;
     TRY(rv_alloc(views, sizeof *stage->signal, "views of a message", &stage->signal));
@@ -128,7 +141,7 @@ static rv_status make_scratch(rv_stage *stage) {
     /* Not scratch: filled by F and kept for U, which applies those of all micro-batches in
      * order. */
     TRY(device->ops->alloc(device->ctx,
-                           sizeof(float) * (size_t)train->micro_batches * (size_t)net->desc->steps *
+                           sizeof(float) * (size_t)stage->ring * (size_t)net->desc->steps *
                                rv_net_statistics(net),
                            "running statistics", (void **)&stage->statistics));
 out:
@@ -148,9 +161,14 @@ rv_status rv_stage_create(const rv_stage_desc *desc, rv_stage **out) {
     stage->range = rv_net_range(desc->net, desc->first, desc->last);
     TRY(rv_net_crossing(desc->net, desc->first, &stage->before));
     TRY(rv_net_crossing(desc->net, desc->last, &stage->after));
-    TRY(rv_version_create_range(&stage->range, desc->device, &stage->version));
-    TRY(rv_optimizer_create_range(&stage->range, desc->device, desc->train, desc->total_steps,
-                                  &stage->optimizer));
+    static const rv_delay_rule at_once = {.from = INT64_MAX, .until = INT64_MAX};
+    const rv_delay_rule *rule = desc->flow ? &desc->rule : &at_once;
+    stage->order = (rv_order){.rule = *rule,
+                              .stage = desc->index,
+                              .chunks = desc->train->chunks,
+                              .group = desc->train->micro_batches};
+    TRY(rv_weights_init(&stage->weights, &stage->range, desc->device, desc->train,
+                        desc->total_steps, rule, rows_most(stage)));
     TRY(desc->device->ops->alloc(desc->device->ctx, sizeof(float) * stage->range.n_trained,
                                  "gradient", (void **)&stage->gradient));
     TRY(make_flights(stage));
@@ -182,8 +200,7 @@ void rv_stage_destroy(rv_stage *stage) {
     }
     rv_free(stage->flight);
     stage->desc.device->ops->free(stage->desc.device->ctx, stage->gradient);
-    rv_optimizer_destroy(stage->optimizer);
-    rv_version_destroy(stage->version);
+    rv_weights_finish(&stage->weights);
     rv_free(stage->after.tensor);
     rv_free(stage->before.tensor);
     rv_free(stage);
@@ -203,18 +220,34 @@ rv_status rv_stage_begin(rv_stage *stage, const rv_batch *batch, bool training) 
     stage->layer = desc->first;
     /* Stands where the step has no NORM items; else NORM (last stage) or U (others) sets it. */
     stage->scale = 1;
-    stage->result =
-        (rv_step_result){.B = batch->B, .norm = NAN, .rate = rv_optimizer_rate(stage->optimizer)};
+    stage->result = (rv_step_result){
+        .B = batch->B, .norm = NAN, .rate = rv_optimizer_rate(stage->weights.optimizer)};
     stage->list = stage->forward;
     stage->count = desc->train->micro_batches * desc->train->chunks;
+    /* The last update may have left its weights without what evaluation reads. */
+    if (!training) TRY(rv_weights_ready(&stage->weights));
     if (!training) goto out;
     TRY(rv_tapes_open(stage->tapes, NULL)); /* unless it has been */
     stage->list = rv_schedule_list(desc->schedule, desc->index, &stage->count);
-    /* W adds to the gradient, the first micro-batch as the others do. */
-    TRY(desc->device->ops->zero(desc->device->ctx, NULL, stage->gradient,
-                                sizeof(float) * stage->range.n_trained));
 out:
     return status;
+}
+
+void rv_stage_flow(rv_stage *stage) {
+    stage->batch = NULL;
+    stage->training = true;
+    stage->layer = stage->desc.first;
+    stage->scale = 1;
+    stage->sound = true;
+    stage->list = &stage->next;
+    stage->at = 0, stage->count = 1;
+    rv_order_start(&stage->order, stage->weights.made);
+}
+
+/* `at` says whether the list of one has its item. */
+static void flow_look(rv_stage *stage) {
+    int64_t limit = rv_flow_fed(stage->desc.flow) * stage->desc.train->micro_batches;
+    stage->at = rv_order_next(&stage->order, limit, &stage->next) ? 0 : 1;
 }
 
 /* `at` moves on only when an item is done: one that waits is tried again as a whole, and after an
@@ -229,17 +262,29 @@ rv_status rv_stage_step(rv_stage *stage, rv_turn *turn, rv_link **edge) {
     const rv_device *device = stage->desc.device;
     *turn = RV_TURN_END;
     *edge = NULL;
+    if (!stage->batch) flow_look(stage);
     /* Between steps the host reads and writes what the ops of a step have left. */
     if (stage->at == stage->count) return device->ops->queue_sync(device->ctx, NULL);
     const rv_work *work = &stage->list[stage->at];
     TRY(items[work->kind](stage, work, edge));
     *turn = *edge ? RV_TURN_WAIT : RV_TURN_DONE;
     if (*edge) goto out;
-    stage->at++;
+    if (stage->batch)
+        stage->at++;
+    else
+        rv_order_done(&stage->order, work);
     /* Nothing an item leaves behind may lie in the arena: state, tapes and messages hold it all. */
     rv_arena_reset(&stage->arena);
 out:
     return status;
+}
+
+/* What is trained the update has looked at; frozen weights and statistics follow it in a block. */
+bool rv_stage_sound(const rv_stage *stage) {
+    const float *block = rv_version_block(rv_weights_newest(&stage->weights));
+    size_t trained = stage->range.n_trained;
+    return rv_optimizer_sound(stage->weights.optimizer) &&
+           rv_finite(block + trained, stage->range.n_all - trained);
 }
 
 const char *rv_stage_item(const rv_stage *stage, char text[160]) {

@@ -1,16 +1,20 @@
 /*
  * Inside pipeline/: a stage is a range of layers with all that belongs to it (weights, versions,
- * optimiser, states, tapes; the last one also the loss) and a list of work items. rv_stage_step
+ * optimiser, states, tapes; the last one also the loss) and a list of work items: that of a step,
+ * or, where gradients come late, the endless order of its rule (order.h). rv_stage_step
  * runs the next item when it can and never blocks: threads, the one-thread driver of tests and
  * other drivers only decide when to call it. One thread at a time calls into a stage.
  */
 #ifndef RV_PIPELINE_STAGE_H
 #define RV_PIPELINE_STAGE_H
 
+#include "pipeline/flow.h"
 #include "pipeline/link.h"
+#include "pipeline/order.h"
 #include "pipeline/schedule.h"
 #include "pipeline/tape.h"
 #include "pipeline/timeline.h"
+#include "pipeline/weights.h"
 #include "snn/snn.h"
 
 #ifdef __cplusplus
@@ -41,6 +45,8 @@ typedef struct rv_stage_desc {
     const rv_schedule *schedule; /* simulated; list `index` is this stage's; borrowed */
     rv_writer *writer;           /* of spilled tapes; NULL: none are */
     rv_wake wake;                /* rung when they have moved; ring NULL: items wait for them */
+    rv_flow *flow;               /* the endless order takes its batches there; NULL: steps */
+    rv_delay_rule rule;          /* with flow */
 } rv_stage_desc;
 
 /* Edges of a stage; NULL where there is none. Owned by who made them. */
@@ -60,14 +66,14 @@ typedef struct rv_stage {
     rv_stage_links links;
     rv_range range;
     rv_crossing before, after;
-    rv_version *version;
-    rv_optimizer *optimizer; /* of the range */
-    float *gradient;         /* [range.n_trained], of the latest step */
+    rv_weights weights; /* and optimiser, of the range */
+    float *gradient;    /* [range.n_trained], of the latest update */
     rv_state *adjoint;
     int flights; /* ring of micro-batches: slot micro % flights */
     rv_flight *flight;
     rv_tapes *tapes;
-    float *statistics; /* [M][steps][rv_net_statistics]; NULL: none here */
+    int ring;          /* micro-batches whose statistics may wait for their update */
+    float *statistics; /* [ring][steps][rv_net_statistics]; NULL: none here */
     rv_signal *signal; /* scratch of a message */
     rv_values *g_before, *g_after;
     double *norm; /* sums of squares: of own tensors, last stage: of all */
@@ -75,6 +81,9 @@ typedef struct rv_stage {
     rv_arena arena;
     rv_track *track;  /* of the timeline; NULL: none */
     rv_work *forward; /* F of all micro-batches: the list of an evaluation */
+    rv_order order;   /* with flow: where it stands, its next item (a list of one), and whether */
+    rv_work next;     /* all weights and gradients so far were finite */
+    bool sound;
     /* the step at hand */
     const rv_work *list;
     int count, at;
@@ -96,6 +105,9 @@ void rv_stage_bytes(const rv_stage *stage, size_t *forward_in, size_t *backward_
 
 /* Begin a step of training, or an evaluation (forward only). */
 RV_CHECKED rv_status rv_stage_begin(rv_stage *stage, const rv_batch *batch, bool training);
+/* With flow: go on with the endless order. It has no end, but rv_stage_step says RV_TURN_END while
+ * no batch is left to begin and none is under way. */
+void rv_stage_flow(rv_stage *stage);
 
 typedef enum rv_turn {
     RV_TURN_DONE, /* an item ran */
@@ -107,8 +119,12 @@ RV_CHECKED rv_status rv_stage_step(rv_stage *stage, rv_turn *turn, rv_link **edg
 /* "stage 1, B3.0, layer "fc2"": where a stage is. Returns text. */
 const char *rv_stage_item(const rv_stage *stage, char text[160]);
 
-/* Rows [row, row + B) of a batch are micro-batch m; B may be 0. */
-void rv_stage_rows(const rv_stage *stage, int m, int *row, int *B);
+/* Its batch, and the rows [row, row + B) of it that are micro-batch m; B may be 0. */
+const rv_batch *rv_stage_rows(const rv_stage *stage, int m, int *row, int *B);
+/* Are its newest weights finite, and the gradient they were made with? */
+bool rv_stage_sound(const rv_stage *stage);
+/* The update micro-batch m belongs to. */
+int64_t rv_stage_update(const rv_stage *stage, int m);
 
 #ifdef __cplusplus
 }

@@ -13,6 +13,7 @@ typedef struct item {
     rv_stage *stage;
     const rv_work *work;
     int row, B, T;
+    int64_t update;       /* it belongs to */
     char *in, *out;       /* slots of messages; NULL: no such edge */
     double taken, filled; /* for the timeline: when the one was first read, the other written */
     rv_pass pass;
@@ -39,13 +40,13 @@ out:
 /* Heads are made by the same rule at both ends, so that a mix-up cannot go unseen. */
 static rv_head head_of(const item *it, rv_work_kind kind, size_t bytes) {
     const rv_stage *stage = it->stage;
-    const rv_batch *batch = stage->batch;
+    const rv_batch *batch = it->pass.batch ? it->pass.batch : stage->batch;
     return (rv_head){
         .magic = RV_HEAD_MAGIC,
         .kind = (int32_t)kind,
         .micro = it->work->micro,
         .chunk = it->work->chunk,
-        .version = rv_optimizer_step(stage->optimizer),
+        .version = it->update,
         .bytes = bytes,
         .samples = rv_samples_digest(batch->sample ? batch->sample + it->row : NULL, it->B),
     };
@@ -83,13 +84,14 @@ static rv_status send(item *it, rv_link *link, const rv_head *head) {
 
 /* Of F, B and W. U and NORM have no pass: their `micro` counts updates and must not index
  * flights. */
-static item item_of(rv_stage *stage, const rv_work *work) {
+static rv_status item_open(rv_stage *stage, const rv_work *work, item *out) {
+    rv_status status = RV_OK;
     const rv_stage_desc *desc = &stage->desc;
     int T = desc->net->desc->steps, C = desc->train->chunks;
     int micro = work->micro, chunk = work->chunk;
     rv_flight *flight = &stage->flight[micro % stage->flights];
-    item it = {.stage = stage, .work = work};
-    rv_stage_rows(stage, micro, &it.row, &it.B);
+    item it = {.stage = stage, .work = work, .update = rv_stage_update(stage, micro)};
+    const rv_batch *batch = rv_stage_rows(stage, micro, &it.row, &it.B);
     it.pass = (rv_pass){
         .net = desc->net,
         .device = desc->device,
@@ -97,17 +99,17 @@ static item item_of(rv_stage *stage, const rv_work *work) {
         .first = desc->first,
         .last = desc->last,
         .layer = desc->first,
-        .version = stage->version,
+        .version = rv_weights_newest(&stage->weights),
         .state = flight->state,
         .adjoint = stage->adjoint,
-        .tape = rv_tapes_get(stage->tapes, micro * C + chunk),
+        .tape = rv_tapes_get(stage->tapes, micro % stage->ring * C + chunk),
         .gradient = stage->gradient,
         .B = it.B,
         .t0 = rv_cut(chunk, C, T),
         .t1 = rv_cut(chunk + 1, C, T),
         .chunk = chunk,
         .chunks = C,
-        .batch = stage->batch,
+        .batch = batch,
         .row = it.row,
         .training = stage->training,
         .before = &stage->before,
@@ -116,7 +118,36 @@ static item item_of(rv_stage *stage, const rv_work *work) {
         .g_after = stage->g_after,
     };
     it.T = it.pass.t1 - it.pass.t0;
-    return it;
+    if (!stage->training) goto out;
+    TRY(rv_weights_forward(&stage->weights, it.update, &it.pass.version));
+    if (work->kind == RV_WORK_B || work->kind == RV_WORK_BW)
+        TRY(rv_weights_backward(&stage->weights, it.update, &it.pass.back));
+out:
+    *out = it;
+    return status;
+}
+
+/* B and W add to the gradient: the first B of an update finds it empty. */
+static rv_status gradient_begin(const item *it) {
+    const rv_stage *stage = it->stage;
+    const rv_device *device = stage->desc.device;
+    bool first = it->work->micro % stage->desc.train->micro_batches == 0 &&
+                 it->work->chunk + 1 == it->pass.chunks;
+    return first ? device->ops->zero(device->ctx, NULL, stage->gradient,
+                                     sizeof(float) * stage->range.n_trained)
+                 : RV_OK;
+}
+
+/* Where loss and rate of an update are told. */
+static rv_step_result *result_of(const item *it) {
+    rv_stage *stage = it->stage;
+    return stage->batch ? &stage->result : rv_flow_result(stage->desc.flow, it->update);
+}
+
+static float *statistics_of(const rv_stage *stage, int micro) {
+    return stage->statistics + (size_t)(micro % stage->ring) *
+                                   (size_t)stage->desc.net->desc->steps *
+                                   rv_net_statistics(stage->desc.net);
 }
 
 static bool is_last(const rv_stage *stage) {
@@ -124,7 +155,7 @@ static bool is_last(const rv_stage *stage) {
 }
 
 static int cell_of(const item *it) {
-    return it->work->micro * it->pass.chunks + it->work->chunk;
+    return it->work->micro % it->stage->ring * it->pass.chunks + it->work->chunk;
 }
 
 /* The input never crosses a cut: whichever stage takes it encodes it, with the same bits from the
@@ -201,9 +232,9 @@ static rv_status forward_loss(item *it) {
     rv_loss_result result;
     TRY(rv_loss_observe(loss, &it->pass));
     if (it->pass.chunk + 1 < it->pass.chunks) goto out;
-    TRY(rv_loss_finish(loss, &it->pass, stage->batch->B, &result, predictions));
-    stage->result.loss += result.loss;
-    stage->result.correct += result.correct;
+    TRY(rv_loss_finish(loss, &it->pass, it->pass.batch->B, &result, predictions));
+    result_of(it)->loss += result.loss;
+    result_of(it)->correct += result.correct;
 out:
     return status;
 }
@@ -212,12 +243,9 @@ static rv_status forward_layers(item *it) {
     rv_status status = RV_OK;
     rv_stage *stage = it->stage;
     rv_pass *pass = &it->pass;
-    const rv_net_desc *net = pass->net->desc;
     /* A flight's state is that of an earlier micro-batch until here; later chunks go on from it. */
     if (pass->chunk == 0) TRY(rv_state_start(pass->state, NULL));
-    if (pass->training)
-        pass->statistics = stage->statistics + (size_t)it->work->micro * (size_t)net->steps *
-                                                   rv_net_statistics(pass->net);
+    if (pass->training) pass->statistics = statistics_of(stage, it->work->micro);
     if (pass->training) TRY(rv_tapes_border(stage->tapes, cell_of(it), pass->state));
     TRY(encode(it));
     TRY(rv_net_forward(pass));
@@ -233,12 +261,16 @@ out:
  * nothing. */
 rv_status rv_item_forward(rv_stage *stage, const rv_work *work, rv_link **edge) {
     rv_status status = RV_OK;
-    item it = item_of(stage, work);
+    item it;
+    TRY(item_open(stage, work, &it));
     TRY(look(stage->links.forward_in, true, &it.in, edge));
     TRY(look(stage->links.forward_out, false, &it.out, edge));
     TRY(rv_tapes_seek(stage->tapes, cell_of(&it), false, edge));
     if (*edge) goto out;
     TRY(rv_tapes_take(stage->tapes, cell_of(&it), &it.pass.tape));
+    if (!stage->batch && is_last(stage) && work->chunk == 0 &&
+        work->micro % stage->desc.train->micro_batches == 0)
+        *result_of(&it) = (rv_step_result){.B = it.pass.batch->B, .norm = NAN};
     TRY(forward_receive(&it));
     if (it.B > 0) TRY(forward_layers(&it)); /* a ragged batch may be smaller than M */
     TRY(forward_send(&it));
@@ -298,7 +330,8 @@ out:
 /* The head says B for BW as well: the receiver needs not know how its neighbour splits the work. */
 rv_status rv_item_backward(rv_stage *stage, const rv_work *work, rv_link **edge) {
     rv_status status = RV_OK;
-    item it = item_of(stage, work);
+    item it;
+    TRY(item_open(stage, work, &it));
     rv_link *in = stage->links.backward_in, *out = stage->links.backward_out;
     rv_head head;
     TRY(look(in, true, &it.in, edge));
@@ -307,6 +340,7 @@ rv_status rv_item_backward(rv_stage *stage, const rv_work *work, rv_link **edge)
     if (*edge) goto out;
     if (in)
         TRY(receive(&it, in, RV_WORK_B, rv_wire_backward_bytes(&stage->after, it.T, it.B), &head));
+    TRY(gradient_begin(&it));
     TRY(backward_recall(&it));
     if (it.B > 0) TRY(backward_layers(&it));
     if (work->kind == RV_WORK_BW) rv_tapes_leave(stage->tapes, cell_of(&it));
@@ -325,8 +359,9 @@ out:
 /* W waits for nobody: all it reads lies on its tape. Then the tape is free for another F. */
 rv_status rv_item_weight(rv_stage *stage, const rv_work *work, rv_link **edge) {
     rv_status status = RV_OK;
-    item it = item_of(stage, work);
+    item it;
     (void)edge;
+    TRY(item_open(stage, work, &it));
     if (!it.pass.tape) FAIL(RV_INTERNAL, "the tape of this chunk is not there");
     if (it.B > 0) TRY(rv_net_weight(&it.pass));
     rv_tapes_leave(stage->tapes, cell_of(&it));
@@ -360,7 +395,7 @@ out:
 /* To the last stage, which adds them. */
 static rv_status norm_send(rv_stage *stage, const rv_work *work, rv_link **edge) {
     rv_status status = RV_OK;
-    item it = {.stage = stage, .work = work, .B = stage->batch->B};
+    item it = {.stage = stage, .work = work, .B = stage->batch->B, .update = stage->weights.made};
     rv_head head;
     int count;
     TRY(look(stage->links.norm, false, &it.out, edge));
@@ -389,7 +424,7 @@ out:
 static rv_status norm_receive(rv_stage *stage, const rv_work *work, int s, double *sum) {
     rv_status status = RV_OK;
     rv_link *link = stage->links.norms[s], *none = NULL;
-    item it = {.stage = stage, .work = work, .B = stage->batch->B};
+    item it = {.stage = stage, .work = work, .B = stage->batch->B, .update = stage->weights.made};
     rv_head head;
     double part;
     TRY(look(link, true, &it.in, &none));
@@ -408,7 +443,7 @@ out:
 static rv_status factor_send(rv_stage *stage, const rv_work *work, int s) {
     rv_status status = RV_OK;
     rv_link *link = stage->links.factors[s], *none = NULL;
-    item it = {.stage = stage, .work = work, .B = stage->batch->B};
+    item it = {.stage = stage, .work = work, .B = stage->batch->B, .update = stage->weights.made};
     rv_head head;
     TRY(look(link, false, &it.out, &none));
     head = head_of(&it, RV_WORK_NORM, sizeof stage->scale);
@@ -446,7 +481,7 @@ out:
 static rv_status factor_receive(rv_stage *stage, const rv_work *work, rv_link **edge) {
     rv_status status = RV_OK;
     rv_link *link = stage->links.factor;
-    item it = {.stage = stage, .work = work, .B = stage->batch->B};
+    item it = {.stage = stage, .work = work, .B = stage->batch->B, .update = stage->weights.made};
     rv_head head;
     TRY(look(link, true, &it.in, edge));
     if (!it.in) goto out;
@@ -457,28 +492,31 @@ out:
     return status;
 }
 
+/* Moving averages depend on the order in which they move: micro-batches ascending. */
+static void statistics_apply(void *self, rv_version *version) {
+    const rv_stage *stage = self;
+    const rv_stage_desc *desc = &stage->desc;
+    int M = desc->train->micro_batches, first = stage->batch ? 0 : (int)stage->weights.made * M;
+    for (int m = first; m < first + M; m++) {
+        int row, B;
+        (void)rv_stage_rows(stage, m, &row, &B);
+        if (B > 0)
+            rv_net_statistics_apply(desc->net, desc->first, desc->last, statistics_of(stage, m), B,
+                                    version);
+    }
+}
+
 /* Weights, then running statistics, then what is derived from both, as the plain trainer does. */
 rv_status rv_item_update(rv_stage *stage, const rv_work *work, rv_link **edge) {
     rv_status status = RV_OK;
-    const rv_stage_desc *desc = &stage->desc;
-    int M = desc->train->micro_batches;
-    if (desc->schedule->norm) TRY(factor_receive(stage, work, edge));
+    rv_weights *weights = &stage->weights;
+    item it = {.stage = stage, .work = work, .update = weights->made};
+    if (stage->desc.schedule->norm) TRY(factor_receive(stage, work, edge));
     if (*edge) goto out;
-    TRY(rv_optimizer_update(stage->optimizer, desc->device, NULL, rv_version_block(stage->version),
-                            stage->gradient, stage->scale));
-    /* The host moves averages, and derives what it keeps of learned parameters. */
-    TRY(desc->device->ops->queue_sync(desc->device->ctx, NULL));
-    /* Moving averages depend on the order in which they move: micro-batches ascending. */
-    for (int m = 0; m < M; m++) {
-        int row, B;
-        rv_stage_rows(stage, m, &row, &B);
-        if (B > 0)
-            rv_net_statistics_apply(desc->net, desc->first, desc->last,
-                                    stage->statistics + (size_t)m * (size_t)desc->net->desc->steps *
-                                                            rv_net_statistics(desc->net),
-                                    B, stage->version);
-    }
-    TRY(rv_version_derive(stage->version, (desc->train->batch + M - 1) / M));
+    if (!stage->batch && is_last(stage))
+        result_of(&it)->rate = rv_optimizer_rate(weights->optimizer);
+    TRY(rv_weights_update(weights, stage->gradient, stage->scale, statistics_apply, stage));
+    stage->sound = stage->sound && rv_stage_sound(stage);
 out:
     return status;
 }

@@ -118,7 +118,7 @@ rv_post *rv_guard_post(const rv_guard *guard, int stage) {
 /* A round counts as a move: the workers have yet to wake up. */
 void rv_guard_begin(rv_guard *guard) {
     double now = rv_host_seconds();
-    guard->begun = now;
+    guard->begun = guard->stirred = now;
     guard->warned = guard->timeout;
     for (int s = 0; s < guard->stages; s++) {
         rv_post *post = &guard->posts[s];
@@ -160,7 +160,7 @@ static void slow(rv_guard *guard, int stage, double now) {
 /* A worker that was woken in vain posts for a moment that it computes: then the next look finds the
  * hang. */
 rv_status rv_guard_look(rv_guard *guard) {
-    double now = rv_host_seconds(), moved = 0, longest = 0;
+    double now = rv_host_seconds(), moved = guard->stirred, longest = 0;
     int computes = -1;
     bool any = false;
     for (int s = 0; s < guard->stages; s++) {

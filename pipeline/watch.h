@@ -33,6 +33,7 @@ typedef struct rv_guard {
     void (*say)(void *user, const char *line); /* NULL: nobody listens */
     void *user;
     double begun, warned; /* of the round; seconds after which a slow stage is told next */
+    double stirred;       /* when work was last handed to it; set by the owner */
 } rv_guard;
 RV_CHECKED rv_status rv_guard_init(rv_guard *guard, int stages, double timeout,
                                    void (*say)(void *user, const char *line), void *user);

@@ -61,7 +61,7 @@ static rv_status fail_there(void *self, rv_stage *stage, bool *stalls) {
     (void)stalls;
     if (stage->desc.index != p->stage && atomic_load(&p->reached)) usleep(1000);
     if (stage->desc.index != p->stage || stage->at != p->at ||
-        rv_optimizer_step(stage->optimizer) != p->step)
+        rv_optimizer_step(stage->weights.optimizer) != p->step)
         return RV_OK;
     atomic_store(&p->reached, true);
     usleep(300);
