@@ -107,7 +107,8 @@ static rv_status make_tapes(rv_stage *stage) {
         .wake = desc->wake,
         .stage = desc->index,
     };
-    tapes.list = rv_schedule_list(desc->schedule, desc->index, &tapes.count);
+    /* Tapes that are all kept need no list, and an endless one has more cells than there are. */
+    if (!desc->flow) tapes.list = rv_schedule_list(desc->schedule, desc->index, &tapes.count);
     return rv_tapes_create(&tapes, &stage->tapes);
 }
 
