@@ -3,10 +3,13 @@
  * killing it, or in swapping, is refused with both numbers instead.
  */
 #include <math.h>
+#include <string.h>
 
+#include "pipeline/stage.h"
 #include "pipeline/train.h"
 
-#define USABLE 0.9 /* of what there is: the rest is for what others take meanwhile */
+#define USABLE 0.9    /* of what there is: the rest is for what others take meanwhile */
+#define LIBRARIES 4e6 /* bytes of code that only steps and saves touch */
 
 /* Batches in the making: three of a share, and the first ones for the choice of forms. */
 static double batches_bytes(const rv_training *training) {
@@ -21,46 +24,109 @@ static double batches_bytes(const rv_training *training) {
     return bytes;
 }
 
-/* Weights as they are and packed, gradient, optimiser; the copy that is saved, and the file in the
- * making (as arrays, as HDF5's image, as bytes). */
-static double weights_bytes(const rv_net *net, const rv_train_desc *train) {
+/* Weights and what the optimiser keeps. */
+static double state_bytes(const rv_net *net, const rv_train_desc *train) {
     double slots = rv_optimizer_slots_of(train);
-    double state = 4 * ((double)net->n_all + slots * (double)net->n_trained);
-    return state + 4 * ((double)net->n_all + (double)net->n_trained) +
-           (rv_h5_available() ? 4 * state : 0);
+    return 4 * ((double)net->n_all + slots * (double)net->n_trained);
 }
 
-/* Tapes of a step and states of its micro-batches, whoever runs them; what B needs beside them is
- * about a tape more. */
-static double tapes_bytes(const rv_net *net, const rv_train_desc *train) {
+/* As they are and packed, and the gradient. */
+static double weights_bytes(const rv_net *net, const rv_train_desc *train) {
+    return state_bytes(net, train) + 4 * ((double)net->n_all + (double)net->n_trained);
+}
+
+/* The copy that is saved, and the file in the making (as arrays, as HDF5's image, as bytes). */
+static double saving_bytes(const rv_net *net, const rv_train_desc *train) {
+    return rv_h5_available() ? 4 * state_bytes(net, train) : 0;
+}
+
+/* Chunks between F and W, over all stages: as many of each as 1f1b or zb hold, or all. */
+static double chunks_held(const rv_config *config) {
+    double all = (double)config->train.micro_batches * config->train.chunks, S = config->stages;
+    double most = config->train.chunks + S - 1;
+    if (strncmp(config->schedule, "filldrain", strlen("filldrain")) == 0) return all;
+    return S > 1 ? fmin(all, most) : config->train.chunks;
+}
+
+/* Tapes of a step and states of its micro-batches. What is not kept B makes on a bench, which is
+ * taken until W has run. What B needs beside them is about a tape more where layers are planes;
+ * products of others run in parts, a quarter as measured. */
+static double tapes_bytes(const rv_net *net, const rv_train_desc *train, double chunks,
+                          double benches) {
     const rv_range whole = rv_net_range(net, 0, net->layer_count);
-    int T = net->desc->steps, M = train->micro_batches, C = train->chunks < 1 ? 1 : train->chunks;
+    int T = net->desc->steps, M = train->micro_batches, C = train->chunks;
     int rows = (train->batch + M - 1) / M, steps = (T + C - 1) / C;
     double tape = (double)rv_tape_bytes(&whole, NULL, steps, rows);
     double state = (double)rv_state_bytes(&whole, rows);
+    double beside = net->desc->input.rank > 1 ? 1 : 0.25;
     const rv_taping how = {train->tape, train->tape_dtype == RV_TAPE_FLOAT16};
     size_t words[RV_TAPE_PARTS];
     rv_tape_sizes(&whole, NULL, &how, steps, rows, words);
     bool parts = train->tape || train->tape_dtype;
     double kept = state + 4 * (double)words[RV_PART_KEPT] + 2 * (double)words[RV_PART_MEMBRANES];
-    return C * (parts ? kept : tape) + (parts ? 2 : 1) * tape + 2 * state;
+    if (!parts) benches = 0;
+    return chunks * (parts ? kept : tape) + beside * tape + benches * (tape + state) + 2 * state;
+}
+
+/* Messages of one micro-batch over every edge between blocks. */
+static rv_status messages_bytes(const rv_net *net, const rv_train_desc *train, double *bytes) {
+    rv_status status = RV_OK;
+    int M = train->micro_batches, rows = (train->batch + M - 1) / M, T = net->desc->steps;
+    *bytes = 0;
+    for (int b = 1; b < net->block_count; b++) {
+        rv_crossing crossing = {0};
+        TRY(rv_net_crossing(net, net->block_first[b], &crossing));
+        *bytes += (double)rv_wire_forward_bytes(&crossing, T, rows) +
+                  (double)rv_wire_backward_bytes(&crossing, T, rows);
+        rv_free(crossing.tensor);
+    }
+out:
+    return status;
+}
+
+/* What is there at once: while costs are measured, a network of one micro-batch, a stage for every
+ * block, for each stage that the machine can run beside others; then the run. Stages have a common
+ * copy of all they hold, out of which is saved. */
+static rv_status phases_bytes(const rv_config *config, const rv_net *net, double *measuring,
+                              double *running) {
+    rv_status status = RV_OK;
+    const rv_train_desc *train = &config->train;
+    double messages, rigs = fmin(config->stages, rv_host_threads());
+    TRY(messages_bytes(net, train, &messages));
+    *running = weights_bytes(net, train) + saving_bytes(net, train) +
+               tapes_bytes(net, train, chunks_held(config), 1);
+    *measuring = 0;
+    bool copied = config->stages > 1 || train->tape || train->tape_dtype;
+    if (copied) *running += weights_bytes(net, train) - 4 * (double)net->n_all;
+    if (config->stages < 2) goto out;
+    /* Beside the weights to start from. There all B run before the first W. */
+    *measuring =
+        8 * (double)net->n_all + rigs * (weights_bytes(net, train) + messages +
+                                         tapes_bytes(net, train, train->chunks, train->chunks));
+    double slots = fmin(4, train->micro_batches * train->chunks) / train->chunks;
+    *running += slots * messages * (config->stages - 1) / fmax(1, net->block_count - 1);
+out:
+    return status;
 }
 
 rv_status rv_training_memory(const rv_training *training) {
+    rv_status status = RV_OK;
     const rv_setup *setup = &training->setup;
-    const rv_train_desc *train = &setup->config->train;
-    double need = rv_host_resident() + batches_bytes(training) + weights_bytes(setup->net, train) +
-                  tapes_bytes(setup->net, train);
+    double measuring, running;
+    TRY(phases_bytes(setup->config, setup->net, &measuring, &running));
+    double need =
+        rv_host_resident() + batches_bytes(training) + fmax(measuring, running) + LIBRARIES;
     /* The plan will see to it. */
     if (setup->config->tape_auto && setup->config->pipeline_memory > 0)
         need = fmin(need, setup->config->pipeline_memory);
     double there = rv_host_memory("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup");
     if (need > USABLE * there)
-        return rv_fail(RV_RESOURCE,
-                       "about %.0f MB of memory needed, %.0f MB there: a smaller train.batch, more "
-                       "train.micro_batches or fewer units need less",
-                       need / 1e6, there / 1e6);
+        FAIL(RV_RESOURCE,
+             "about %.0f MB of memory needed, %.0f MB there: a smaller train.batch, more "
+             "train.micro_batches or fewer units need less",
+             need / 1e6, there / 1e6);
     rv_training_say(training, "memory: about %.0f MB needed, %.0f MB there", need / 1e6,
                     there / 1e6);
-    return RV_OK;
+out:
+    return status;
 }
