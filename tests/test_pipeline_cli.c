@@ -6,7 +6,6 @@
 #include <cmocka.h>
 
 #include <signal.h>
-#include <time.h>
 
 #include "tests/spawn.h"
 
@@ -25,22 +24,6 @@ static void help_is_printed(void **state) {
     assert_contains(out_text, "--predictions=FILE");
     assert_int_equal(RUN("--version"), 0);
     assert_contains(out_text, "ranvier ");
-}
-
-static void help_starts_quickly(void **state) {
-    (void)state;
-    struct timespec a, b;
-    double best = 1e9; /* the machine is shared: the best of ten */
-    for (int i = 0; i < 10; i++) {
-        clock_gettime(CLOCK_MONOTONIC, &a);
-        assert_int_equal(RUN("--help"), 0);
-        clock_gettime(CLOCK_MONOTONIC, &b);
-        double ms = 1e3 * (double)(b.tv_sec - a.tv_sec) + 1e-6 * (double)(b.tv_nsec - a.tv_nsec);
-        if (ms < best) best = ms;
-    }
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    if (best > 50) fail_msg("ranvier --help takes %.1f ms", best);
-#endif
 }
 
 static void usage_unknown_command_names_nearest(void **state) {
@@ -270,7 +253,6 @@ static void data_label_beyond_outputs_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_is_printed),
-        cmocka_unit_test(help_starts_quickly),
         cmocka_unit_test(usage_unknown_command_names_nearest),
         cmocka_unit_test(usage_unknown_option_names_nearest),
         cmocka_unit_test(usage_wrong_values_are_refused),
