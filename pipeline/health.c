@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/real.h"
 #include "pipeline/health_find.h"
 
 enum {
@@ -383,16 +382,22 @@ out:
 
 /* Magnitudes have the order of their bits as integers, which vectors compare at once. A NAN is no
  * largest value; training would have found it. */
+static int32_t magnitude(float x) {
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= 0x7fffffff;
+    return bits > 0x7f800000 ? 0 : bits;
+}
+
 static float largest(rv_values v) {
     const float *row = v.data + (size_t)(v.stride_t ? v.T - 1 : 0) * v.stride_t;
     int32_t most = 0;
+    float value;
     for (int b = 0; b < v.B; b++, row += v.ld)
-        for (int u = 0; u < v.n; u++) {
-            int32_t bits = rv_bits_of(row[u]) & 0x7fffffff;
-            bits = bits > 0x7f800000 ? 0 : bits;
-            most = bits > most ? bits : most;
-        }
-    return rv_float_of(most);
+        for (int u = 0; u < v.n; u++)
+            most = magnitude(row[u]) > most ? magnitude(row[u]) : most;
+    memcpy(&value, &most, sizeof value);
+    return value;
 }
 
 /* Every layer is looked at by the thread that has it. */
