@@ -142,8 +142,7 @@ RV_CHECKED rv_status rv_state_create_range(const rv_range *range, const rv_devic
 void rv_state_destroy(rv_state *state);
 size_t rv_state_bytes(const rv_range *range, int B);
 RV_CHECKED rv_status rv_state_clear(rv_state *state, rv_queue *queue); /* at rest */
-/* The same for a state whose first chunk comes next: frames held for all steps are not cleared. */
-RV_CHECKED rv_status rv_state_start(rv_state *state, rv_queue *queue);
+RV_CHECKED rv_status rv_state_start(rv_state *state, rv_queue *queue); /* before the first chunk */
 RV_CHECKED rv_status rv_state_copy(rv_state *to, const rv_state *from, rv_queue *queue); /* alike */
 /* Of an adjoint: nothing goes on to earlier steps (pipeline.truncate). */
 RV_CHECKED rv_status rv_state_cut(rv_state *adjoint, rv_queue *queue);
