@@ -50,7 +50,8 @@
     X("", "pipeline.chunks", OWN, 0, 0, 0, 0, false, NULL, "integer or auto", "1",                 \
       "parts along time, at most encode.steps")                                                    \
     X("", "pipeline.schedule", TEXT, AT(schedule), 0, 1, 0, false, "auto", "text", "auto",         \
-      "order of the work: a row of `list pipeline_schedules`; auto: the fastest")                  \
+      "order of the work: a row of `list pipeline_schedules` or `list delayed_schedules`; auto: "  \
+      "the fastest that is not delayed")                                                           \
     X("", "pipeline.slots", OWN, 0, 0, 0, 0, false, NULL, "integer or auto", "auto",               \
       "messages an edge between stages can hold; auto: the fewest that reach full speed")          \
     X("", "pipeline.cuts", OWN, 0, 0, 0, 0, false, NULL, "list", "[]",                             \
@@ -66,6 +67,11 @@
       "membranes between F and B: float32 or float16 (another gradient, see Long sequences)")      \
     X("", "pipeline.truncate", INT, AT(train.truncate), 0, 0, MOST_INT, false, NULL, "integer",    \
       "0", "chunks that gradients go back over at most; 0: all, as they should")                   \
+    X("", "pipeline.corrections", OWN, 0, 0, 0, 0, false, NULL, "list", "[]",                      \
+      "of a delayed schedule: rows of `list corrections`, as [gc, {lwp_v: {cap: 3}}]")             \
+    X("", "pipeline.async_until", OWN, 0, 0, 0, 0, false, NULL, "text", "",                        \
+      "updates (500) or epochs (2epoch) after which a delayed schedule is synchronous; "           \
+      "default: never")                                                                            \
     X("", "pipeline.peer_timeout", REAL, AT(peer_timeout), 120, 0, 86400, true, NULL, "number",    \
       "120.0", "seconds without any progress after which a run ends (76)")                         \
     X("", "checkpoint.every", OWN, 0, 0, 0, 0, false, NULL, "text", "1epoch",                      \

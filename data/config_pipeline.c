@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNKS_MOST = 1 << 20, SLOTS_MOST = 1 << 16, STAGES_MOST = 4096 };
+enum { CHUNKS_MOST = 1 << 20, SLOTS_MOST = 1 << 16, STAGES_MOST = 4096, CORRECTIONS_MOST = 64 };
 
 typedef struct keys {
     rv_config *config;
@@ -177,6 +177,85 @@ out:
     return status;
 }
 
+/* `gc`, or {lwp_v: {cap: 3}}. */
+static rv_status correction_load(const keys *k, const rv_node *one, rv_node *out,
+                                 rv_correction_key *to) {
+    rv_status status = RV_OK;
+    rv_node *entry = NULL, *inner = NULL;
+    const rv_node *map = one->kind == RV_NODE_MAP && one->count == 1 ? one->items[0] : NULL;
+    const rv_node *value =
+        map && map->kind == RV_NODE_MAP && map->count == 1 ? map->items[0] : NULL;
+    char text[40], *end = NULL;
+    to->where = one->where;
+    if (to->where.file != rv_set_place) to->where.file = k->config->path;
+    if (one->kind == RV_NODE_SCALAR) {
+        TRY(rv_pool_text(k->config->memory, one->text, &to->name));
+        TRY(rv_node_add_text(out, NULL, one->text, true));
+        goto out;
+    }
+    if (value && value->kind == RV_NODE_SCALAR && isdigit((unsigned char)value->text[0]))
+        to->value = strtod(value->text, &end);
+    if (!end || *end || !isfinite(to->value))
+        FAIL_AT(RV_CONFIG, to->where, "pipeline.corrections", NULL,
+                "an entry of \"pipeline.corrections\" must be a name, or a map like "
+                "{lwp_v: {cap: 3}}");
+    TRY(rv_pool_text(k->config->memory, map->key, &to->name));
+    TRY(rv_pool_text(k->config->memory, value->key, &to->parameter));
+    rv_real_text(to->value, false, text);
+    TRY(rv_node_add(out, RV_NODE_MAP, NULL, &entry));
+    TRY(rv_node_add(entry, RV_NODE_MAP, to->name, &inner));
+    TRY(rv_node_add_text(inner, to->parameter, text, false));
+out:
+    return status;
+}
+
+/* What there is to correct with, and what goes together, is for the planner. */
+static rv_status corrections_load(const keys *k) {
+    rv_status status = RV_OK;
+    rv_config *config = k->config;
+    rv_node *in = NULL, *out = NULL;
+    TRY(find(k, "corrections", &in, &out));
+    rv_node_become(out, RV_NODE_LIST);
+    if (!in) goto out;
+    int count = in->kind == RV_NODE_LIST ? in->count : 1;
+    if (count > CORRECTIONS_MOST)
+        FAIL_AT(RV_CONFIG, in->where, "pipeline.corrections", NULL,
+                "\"pipeline.corrections\" has %d entries, at most %d are possible", count,
+                CORRECTIONS_MOST);
+    if (count == 0) goto out;
+    TRY(rv_pool_get(config->memory, (size_t)count, sizeof *config->corrections, "corrections",
+                    &config->corrections));
+    for (int i = 0; i < count; i++) {
+        const rv_node *one = in->kind == RV_NODE_LIST ? in->items[i] : in;
+        TRY(correction_load(k, one, out, &config->corrections[config->correction_count++]));
+    }
+out:
+    return status;
+}
+
+/* 500, or 2epoch. */
+static rv_status until_load(const keys *k) {
+    rv_status status = RV_OK;
+    rv_config *config = k->config;
+    rv_node *in = NULL, *out = NULL;
+    char *end = NULL;
+    TRY(find(k, "async_until", &in, &out));
+    if (!in) goto out;
+    const char *text = in->kind == RV_NODE_SCALAR ? in->text : "";
+    long long number = isdigit((unsigned char)*text) ? strtoll(text, &end, 10) : 0;
+    config->async_epochs = end && strcmp(end, "epoch") == 0;
+    if (number < 1 || number > INT32_MAX || (*end && !config->async_epochs))
+        FAIL_AT(RV_CONFIG, in->where, "pipeline.async_until", NULL,
+                "\"pipeline.async_until\" must be updates (500) or epochs (2epoch), found "
+                "\"%.40s\"",
+                text);
+    config->async_until = number;
+    TRY(write(out, text));
+    out->quoted = config->async_epochs;
+out:
+    return status;
+}
+
 rv_status rv_pipeline_keys(rv_config *config, const rv_node *source, const rv_node *tree) {
     rv_status status = RV_OK;
     const keys k = {config, source, rv_tree_get(tree, "pipeline")};
@@ -187,6 +266,8 @@ rv_status rv_pipeline_keys(rv_config *config, const rv_node *source, const rv_no
     TRY(cuts_load(&k));
     TRY(memory_load(&k));
     TRY(tape_load(&k));
+    TRY(corrections_load(&k));
+    TRY(until_load(&k));
 out:
     return status;
 }

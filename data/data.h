@@ -47,6 +47,12 @@ typedef struct rv_data_desc {
     struct rv_shared_source *shared; /* open training source, while a split of it is */
 } rv_data_desc;
 
+typedef struct rv_correction_key { /* an entry of pipeline.corrections, not looked up */
+    char *name, *parameter;        /* parameter NULL: its default */
+    double value;
+    rv_where where;
+} rv_correction_key;
+
 #define RV_HEALTH_NAMES "abort|skip_step"
 typedef enum rv_health_policy { RV_HEALTH_ABORT, RV_HEALTH_SKIP_STEP } rv_health_policy;
 
@@ -61,7 +67,7 @@ typedef struct rv_config {
     rv_loss_desc loss;
     rv_train_desc train;
     int stages;               /* pipeline.stages */
-    char *schedule;           /* a row of the planner's table, or auto */
+    char *schedule;           /* a row of the planner's tables, or auto */
     int slots;                /* 0: auto */
     bool chunks_auto;         /* then train.chunks is 1 until a plan says it */
     int cut_count, *cuts;     /* first layers of the stages after the first; 0: by costs */
@@ -73,6 +79,10 @@ typedef struct rv_config {
     int health_policy; /* rv_health_policy */
     int health_limit;  /* steps in a row that may be skipped */
     char *device;
+    int correction_count; /* pipeline.corrections */
+    rv_correction_key *corrections;
+    int64_t async_until; /* updates, or epochs, after which the delay ends; 0: never */
+    bool async_epochs;
     rv_node *tree; /* as resolved: every default written out */
     char *path;
     struct rv_pool_memory *memory; /* all strings, options, vectors */

@@ -70,7 +70,7 @@ static const rv_option_row option_rows[] = {
     {"trace", 0, "FILE", "write a timeline of every step (Chrome trace, Perfetto)", OPTION_TEXT,
      FIELD(trace)},
     {"svg", 0, "FILE", "draw the timeline", OPTION_TEXT, FIELD(svg)},
-    {"steps", 0, "N", "steps to compare (default 3)", OPTION_COUNT, FIELD(steps)},
+    {"steps", 0, "N", "steps to compare (default 3; delayed: 50)", OPTION_COUNT, FIELD(steps)},
     {"json", 0, NULL, "print one JSON object on standard output", OPTION_FLAG, FIELD(json)},
     {"quiet", 'q', NULL, "no progress and no log", OPTION_FLAG, FIELD(quiet)},
     {"verbose", 'v', NULL, "more in the log", OPTION_FLAG, FIELD(verbose)},

@@ -38,17 +38,29 @@ static bool blocks_differ(const rv_net *net, const float *a, const float *b, boo
     return false;
 }
 
+bool rv_results_differ(const rv_step_result *a, const rv_step_result *b, rv_difference *first,
+                       int64_t *compared) {
+    const struct {
+        const char *what;
+        double a, b;
+    } numbers[] = {{"loss", a->loss, b->loss},
+                   {"correct", (double)a->correct, (double)b->correct},
+                   {"norm", a->norm, b->norm}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (!same(numbers[i].a, numbers[i].b)) {
+            *first = (rv_difference){numbers[i].what, NULL, NULL, -1, numbers[i].a, numbers[i].b};
+            return true;
+        }
+        (*compared)++;
+    }
+    return false;
+}
+
 /* In the order of cause and effect: a wrong gradient is reported as such and not as the weights it
  * spoils. What comes after it (weights, slots of the optimiser) is looked at only when it is
  * right. */
 bool rv_engines_differ(const rv_net *net, rv_engine *a, const rv_step_result *of_a, rv_engine *b,
                        const rv_step_result *of_b, rv_difference *first, int64_t *compared) {
-    const struct {
-        const char *what;
-        double a, b;
-    } numbers[] = {{"loss", of_a->loss, of_b->loss},
-                   {"correct", (double)of_a->correct, (double)of_b->correct},
-                   {"norm", of_a->norm, of_b->norm}};
     if (blocks_differ(net, rv_engine_gradient(a), rv_engine_gradient(b), true, "gradient", first,
                       compared))
         return true;
@@ -62,12 +74,5 @@ bool rv_engines_differ(const rv_net *net, rv_engine *a, const rv_step_result *of
         if (blocks_differ(net, rv_optimizer_slot(mine, k), rv_optimizer_slot(other, k), true,
                           rv_optimizer_slot_name(mine, k), first, compared))
             return true;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        if (!same(numbers[i].a, numbers[i].b)) {
-            *first = (rv_difference){numbers[i].what, NULL, NULL, -1, numbers[i].a, numbers[i].b};
-            return true;
-        }
-        (*compared)++;
-    }
-    return false;
+    return rv_results_differ(of_a, of_b, first, compared);
 }

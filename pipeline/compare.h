@@ -20,6 +20,8 @@ typedef struct rv_difference {
 
 /* The results of a step and all that is left after it. False: no difference. `compared` grows by
  * the numbers compared. */
+bool rv_results_differ(const rv_step_result *a, const rv_step_result *b, rv_difference *first,
+                       int64_t *compared); /* the results alone */
 bool rv_engines_differ(const rv_net *net, rv_engine *a, const rv_step_result *of_a, rv_engine *b,
                        const rv_step_result *of_b, rv_difference *first, int64_t *compared);
 

@@ -308,6 +308,7 @@ static rv_status recipe_check(const char *path, const char *const *sets, int set
     rv_share share[RV_SPLITS] = {0};
     size_t parameters = 0;
     TRY(rv_config_load(path, sets, set_count, &setup.config));
+    TRY(rv_setup_delay_refuse(setup.config, "train"));
     for (int split = 0; split < RV_SPLITS; split++)
         TRY(rv_share_open(&share[split], setup.config, (rv_split)split, split == RV_SPLIT_TRAIN));
     const rv_source *source = &share[RV_SPLIT_TRAIN].source;

@@ -82,6 +82,7 @@ typedef struct rv_setup {
     rv_net *net;
     rv_engine *engine;
     struct rv_plan *plan; /* NULL: one stage, nothing to choose */
+    rv_delay_desc delay;  /* rv_setup_delay; zeroed: synchronous */
     int threads;
     const char *trace; /* file of a pipeline's timeline, or NULL */
     void (*say)(void *user, const char *line);
@@ -119,6 +120,21 @@ RV_CHECKED rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wi
 RV_CHECKED rv_status rv_setup_pipeline(rv_setup *setup, const struct rv_plan *plan,
                                        rv_version *start, int64_t total_steps, rv_engine **engine);
 void rv_setup_plan_finish(rv_setup *setup);
+
+/* setup_delay.c: what the recipe says of delayed gradients. Before the data are opened: where every
+ * micro-batch makes an update, it is the config's batch from then on. RV_CONFIG with its place: no
+ * such correction, or something that a delayed stage cannot do. */
+RV_CHECKED rv_status rv_setup_delay(rv_setup *setup, const char *schedule_file);
+/* The rest, once the number of training samples is known: when the delay ends, what goes together.
+ */
+RV_CHECKED rv_status rv_setup_delay_check(rv_setup *setup, int64_t samples);
+/* RV_CONFIG when the recipe has anything of it: `what` cannot do that. */
+RV_CHECKED rv_status rv_setup_delay_refuse(const rv_config *config, const char *what);
+/* The plan's order gives way to the endless one. */
+RV_CHECKED rv_status rv_setup_delay_plan(const rv_setup *setup, struct rv_plan *plan);
+/* The oracle on the plan's stages. */
+RV_CHECKED rv_status rv_setup_oracle(rv_setup *setup, const struct rv_plan *plan,
+                                     int64_t total_steps, rv_engine **engine);
 
 void rv_setup_finish(rv_setup *setup);
 /* Place of `section: {key: ...}` in the recipe, for messages. */

@@ -150,6 +150,8 @@ static const struct {
     {"optimizers", rows_of_table, rv_optimizer_table},
     {"schedules", rows_of_table, rv_schedule_table},
     {"pipeline_schedules", rows_of_table, rv_generator_table},
+    {"delayed_schedules", rows_of_table, rv_delay_table},
+    {"corrections", rows_of_table, rv_correction_table},
     {"encoders", rows_of_table, rv_encoder_table},
     {"init", rows_of_table, rv_init_table},
     {"readers", rows_of_table, rv_reader_table},

@@ -7,22 +7,23 @@
 
 #include "pipeline/plan.h"
 
-/* NULL in *out: auto. The name is looked up here and not by the parser, which does not know the
- * generators. */
+/* NULL in *out: auto, or delayed. The name is looked up here and not by the parser, which does not
+ * know the generators. */
 static rv_status generator_of(const rv_config *config, const rv_generator **out) {
-    const rv_table *table = rv_generator_table();
-    const char *names[16] = {"auto"};
+    const rv_table *const tables[] = {rv_generator_table(), rv_delay_table()};
+    const char *names[32] = {"auto"};
     int count = 1;
     *out = NULL;
     if (strcmp(config->schedule, "auto") == 0) return RV_OK;
     *out = rv_generator_find(config->schedule);
-    if (*out) return RV_OK;
-    for (int i = 0; i < table->count && count < 16; i++)
-        names[count++] = rv_table_row(table, i)->name;
+    if (*out || rv_table_find(rv_delay_table(), config->schedule)) return RV_OK;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < tables[k]->count && count < 32; i++)
+            names[count++] = rv_table_row(tables[k], i)->name;
     return rv_fail_at(RV_CONFIG, rv_config_place(config, "pipeline", "schedule"),
                       "pipeline.schedule", rv_name_nearest(config->schedule, names, count),
-                      "\"pipeline.schedule\" must be auto or a row of `list pipeline_schedules`, "
-                      "found \"%.80s\"",
+                      "\"pipeline.schedule\" must be auto or a row of `list pipeline_schedules` "
+                      "or `list delayed_schedules`, found \"%.80s\"",
                       config->schedule);
 }
 
@@ -72,6 +73,8 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         .mixes = config->tape_auto,
     };
     TRY(generator_of(config, &desc.generator));
+    /* Cuts and costs do not depend on the order: any that any stages can have will do. */
+    if (setup->delay.mode) desc.generator = rv_generator_find("1f1b");
     if (config->pipeline_memory > 0) {
         /* The limit is for the whole process: data and network have taken their part already. */
         desc.memory = config->pipeline_memory - rv_host_resident();
@@ -97,6 +100,7 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         .threads = setup->threads,
     };
     TRY(placed(config, "schedule", rv_plan_make(&desc, plan)));
+    if (setup->delay.mode) TRY(rv_setup_delay_plan(setup, plan));
     /* From here on config and plan agree: stages are made from the one, lists from the other. */
     train->chunks = plan->chunks;
     if (config->tape_auto) train->tape = plan->tape; /* lives as long as what is made of the plan */
@@ -123,6 +127,7 @@ rv_status rv_setup_pipeline(rv_setup *setup, const rv_plan *plan, rv_version *st
         .train = &config->train,
         .total_steps = total_steps,
         .schedule = &plan->schedule,
+        .delay = &setup->delay,
         .first = plan->first,
         .devices = &setup->devices,
         .isa = rv_device_isa(&setup->device),

@@ -238,6 +238,7 @@ rv_status rv_training_open(rv_training *training) {
     int count;
     setup->trace = options->trace, setup->say = say_line, setup->user = training;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
+    TRY(rv_setup_delay_refuse(setup->config, "train"));
     stem_of(options->config, stem, sizeof stem);
     TRY(folder_claim(training, stem));
     for (int split = 0; split < RV_SPLITS; split++)

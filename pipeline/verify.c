@@ -1,6 +1,7 @@
 /*
  * `plan` and `verify`: what a training would do, without a run folder. Both open the recipe as
- * training does; verify then trains some steps twice, on one device and in the pipeline.
+ * training does; verify then trains some steps twice: on one device and in the pipeline, or, where
+ * gradients are delayed, under the oracle and in the pipeline.
  */
 #include <string.h>
 
@@ -8,10 +9,11 @@
 #include "pipeline/plan.h"
 
 /* The first step has no history; later ones show what optimiser and statistics have kept. */
-enum { STEPS = 3 };
+enum { STEPS = 3, DELAYED_STEPS = 50 };
 
 typedef struct trial {
     const rv_plan_options *options;
+    bool steps; /* schedules of steps alone: no delayed ones */
     rv_setup setup;
     rv_share train;
     rv_plan plan;
@@ -35,7 +37,10 @@ static rv_status trial_open(trial *t) {
                           .devices = options->devices};
     rv_setup *setup = &t->setup;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
+    if (t->steps) TRY(rv_setup_delay_refuse(setup->config, "plan"));
+    TRY(rv_setup_delay(setup, wish.schedule_file));
     TRY(rv_share_open(&t->train, setup->config, RV_SPLIT_TRAIN, true));
+    TRY(rv_setup_delay_check(setup, t->train.source.count));
     TRY(rv_setup_device(setup, options->isa, options->threads));
     TRY(rv_setup_net(setup, &t->train.source));
     /* With --devices the recipe's own number of stages is not used, so it cannot be wrong. */
@@ -66,7 +71,7 @@ static rv_status dump_text(const rv_plan *plan, char **text) {
 
 rv_status rv_plan_run(const rv_plan_options *options, char **json) {
     rv_status status = RV_OK;
-    trial t = {.options = options};
+    trial t = {.options = options, .steps = true};
     TRY(trial_open(&t));
     if (options->dump) TRY(write_text(options->dump, &t.plan, dump_text));
     if (options->svg) TRY(write_text(options->svg, &t.plan, rv_plan_svg));
@@ -120,6 +125,59 @@ out:
     return status;
 }
 
+/* The pipeline is fed as far ahead as it wants; what it found waits for the oracle, which trains on
+ * the same batches after it. A weight that differs shows in a later loss, at the latest at the end,
+ * where everything is compared. */
+static rv_status updates_compare(trial *t, rv_engine *one, rv_engine *many, int steps,
+                                 json_t *losses, int64_t *compared, json_t **difference) {
+    rv_status status = RV_OK;
+    const rv_batch *batch = NULL;
+    rv_step_result *found = NULL;
+    uint32_t epoch = 0;
+    int ahead = rv_engine_ahead(many);
+    *difference = NULL;
+    TRY(rv_alloc((size_t)steps, sizeof *found, "results", &found));
+    TRY(rv_loader_start(t->train.loader, epoch, 0));
+    for (int u = 0, fed = 0; u < steps; u++) {
+        for (; fed < steps && fed <= u + ahead; fed++) {
+            TRY(next_batch(t, &epoch, &batch));
+            TRY(rv_engine_feed(many, batch));
+        }
+        TRY(rv_engine_await(many, &found[u]));
+    }
+    epoch = 0;
+    TRY(rv_loader_start(t->train.loader, epoch, 0));
+    for (int u = 0; u < steps && !*difference; u++) {
+        rv_step_result a = {0};
+        rv_difference first;
+        TRY(next_batch(t, &epoch, &batch));
+        TRY(rv_engine_step(one, batch, &a));
+        json_array_append_new(losses, rv_json_number(a.loss));
+        if (u == steps - 1
+                ? rv_engines_differ(t->setup.net, one, &a, many, &found[u], &first, compared)
+                : rv_results_differ(&a, &found[u], &first, compared))
+            *difference = difference_json(&first, u + 1);
+    }
+out:
+    rv_free(found);
+    return status;
+}
+
+/* What the pipeline has to equal. */
+static rv_status measure_open(trial *t, int64_t horizon) {
+    rv_status status = RV_OK;
+    rv_setup *setup = &t->setup;
+    if (setup->delay.mode)
+        TRY(rv_setup_oracle(setup, &t->plan, horizon, &setup->engine));
+    else
+        TRY(rv_setup_one(setup, horizon, &setup->engine));
+    memcpy(rv_engine_block(setup->engine), rv_version_block(t->start),
+           setup->net->n_all * sizeof(float));
+    TRY(rv_engine_push(setup->engine));
+out:
+    return status;
+}
+
 /* Both start from one block of weights, under which the forms were chosen, and both look as far
  * ahead in the rate schedule. The answer is complete even where the bits differ and the call
  * fails. */
@@ -128,15 +186,14 @@ rv_status rv_verify_run(const rv_plan_options *options, char **json) {
     trial t = {.options = options};
     rv_engine *many = NULL;
     json_t *losses = json_array(), *difference = NULL;
-    int steps = options->steps ? options->steps : STEPS;
-    int64_t compared = 0, horizon = steps;
+    int64_t compared = 0;
     TRY(trial_open(&t));
-    TRY(rv_setup_one(&t.setup, horizon, &t.setup.engine));
-    memcpy(rv_engine_block(t.setup.engine), rv_version_block(t.start),
-           t.setup.net->n_all * sizeof(float));
-    TRY(rv_engine_push(t.setup.engine));
-    TRY(rv_setup_pipeline(&t.setup, &t.plan, t.start, horizon, &many));
-    TRY(steps_compare(&t, t.setup.engine, many, steps, losses, &compared, &difference));
+    bool delayed = t.setup.delay.mode != NULL;
+    int steps = options->steps ? options->steps : delayed ? DELAYED_STEPS : STEPS;
+    TRY(measure_open(&t, steps));
+    TRY(rv_setup_pipeline(&t.setup, &t.plan, t.start, steps, &many));
+    TRY((delayed ? updates_compare : steps_compare)(&t, t.setup.engine, many, steps, losses,
+                                                    &compared, &difference));
     bool identical = !difference;
     /* `losses` is shared with root ("O") and let go below; `difference` is handed over ("o"). */
     json_t *root =
@@ -146,7 +203,9 @@ rv_status rv_verify_run(const rv_plan_options *options, char **json) {
                   t.plan.schedule.slots, "compared", (json_int_t)compared, "losses", losses,
                   "first_difference", identical ? json_null() : difference);
     TRY(rv_json_text(root, false, json));
-    if (!identical) status = rv_fail(RV_INTERNAL, "the pipeline differs from one device");
+    if (!identical)
+        status = rv_fail(RV_INTERNAL, "the pipeline differs from %s",
+                         delayed ? "the oracle" : "one device");
 out:
     json_decref(losses);
     rv_engine_destroy(many);

@@ -307,6 +307,132 @@ static void verify_finds_every_way_identical(void **state) {
     assert_false(exists("runs"));
 }
 
+/* Losses of delayed updates that were found identical to the oracle's; the caller lets go. `set`:
+ * assignments, to NULL. */
+static json_t *delayed(const char *schedule, const char *stages, const char *micros,
+                       const char *const *set) {
+    const char *words[40] = {"verify",   "deep.yaml", "--json",           "--steps", "20",
+                             "--stages", stages,      "--micro-batches",  micros,    "--schedule",
+                             schedule,   "--set",     "train.clip_norm=0"};
+    int count = 13;
+    for (; *set; set++)
+        words[count++] = "--set", words[count++] = *set;
+    if (run_words(words) != 0)
+        fail_msg("%s, %s stages: %s%s", schedule, stages, out_text, err_text);
+    json_t *root = parse_out(), *losses = json_incref(json_object_get(root, "losses"));
+    assert_true(json_is_true(json_object_get(root, "identical")));
+    assert_string_equal(word(root, "schedule"), schedule);
+    assert_int_equal(json_array_size(losses), 20);
+    bool batches = strcmp(schedule, "2bw") == 0 || strcmp(schedule, "xpipe") == 0;
+    assert_int_equal(number(root, "micro_batches"), batches ? 2 : 1);
+    json_decref(root);
+    return losses;
+}
+
+#define DELAYED(schedule, ...) delayed(schedule, "3", "2", (const char *const[]){__VA_ARGS__, NULL})
+#define SGD "train.optimizer={kind: sgd, lr: 0.05, momentum: 0.9}"
+
+static void verify_finds_every_delayed_mode_identical_to_the_oracle(void **state) {
+    (void)state;
+    static const char *const stages[] = {"1", "2", "3", "5"};
+    deep_put("deep.yaml", "auto", "");
+    for (int k = 0; k < rv_delay_table()->count; k++)
+        json_decref(delayed(rv_table_row(rv_delay_table(), k)->name, stages[(k + 1) % 4], "2",
+                            (const char *const[]){k % 2 ? "pipeline.chunks=3" : "seed=5", NULL}));
+    assert_int_equal(RUN("verify", "deep.yaml", "--stages", "2", "--schedule", "pb", "--set",
+                         "train.clip_norm=0"),
+                     0);
+    assert_contains(out_text, "identical: 50 steps");
+    assert_contains(out_text, "pb, 2 stages, 1 micro-batches, 1 chunks");
+    assert_false(exists("runs"));
+}
+
+/* Both sides take them from one recipe and would be identical without them, too: so the losses must
+ * be others. Batches of 8 of 96 samples: an epoch has 12 updates. */
+static void corrections_of_the_recipe_reach_the_training(void **state) {
+    (void)state;
+    static const char *const sets[] = {
+        "pipeline.corrections=gc",
+        "pipeline.corrections=[stash, gc]",
+        "pipeline.corrections=[{lwp_v: {cap: 2}}]",
+        "pipeline.corrections=[{lwp_v: {cap: 3}}]",
+        "pipeline.corrections=[gc, {scale: {batch: 64}}]",
+        "pipeline.corrections=[{t1: {steps: 6}}, {t2: {decay: 0.5}}, {t3: {steps: 3}}]",
+        "pipeline.async_until=10",
+        "pipeline.async_until=1epoch",
+    };
+    enum { SETS = sizeof sets / sizeof *sets };
+    json_t *losses[SETS + 1];
+    deep_put("deep.yaml", "auto", "");
+    losses[SETS] = DELAYED("pb", SGD);
+    for (int k = 0; k < SETS; k++) {
+        losses[k] = DELAYED("pb", SGD, sets[k]);
+        assert_false(json_equal(losses[k], losses[SETS]));
+        for (int j = 0; j < k; j++)
+            if (json_equal(losses[k], losses[j])) fail_msg("%s is %s", sets[k], sets[j]);
+    }
+    /* The newest weights are seen from update `until` on, whose loss is the first of another. */
+    for (size_t u = 0; u < 20; u++)
+        for (int k = 6; k < 8; k++) {
+            size_t until = k == 6 ? 10 : 12;
+            bool equal = json_equal(json_array_get(losses[k], u), json_array_get(losses[SETS], u));
+            if (u <= until && equal != (u < until)) fail_msg("%s: update %zu", sets[k], u);
+        }
+    for (int k = 0; k <= SETS; k++)
+        json_decref(losses[k]);
+    json_t *same = DELAYED("pb", SGD, "pipeline.corrections=[{scale: {batch: 8}}]");
+    json_t *plain = DELAYED("pb", SGD);
+    assert_true(json_equal(same, plain));
+    json_decref(plain);
+    json_decref(same);
+}
+
+static void delayed_recipes_that_cannot_be_are_refused(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"pipeline.tape=recompute", "pipeline.tape"},
+        {"pipeline.tape={n1: spill}", "pipeline.tape"},
+        {"pipeline.truncate=2", "pipeline.truncate"},
+        {"pipeline.chunks=auto", "pipeline.chunks"},
+        {"pipeline.memory=1GiB", "pipeline.memory"},
+        {"health.policy=skip_step", "health.policy"},
+        {"train.clip_norm=0.5", "train.clip_norm"},
+        {"train.micro_batches=3", "a batch of 16 does not make 3 equal ones"},
+        {"pipeline.corrections=gcc", "no correction \"gcc\""},
+        {"pipeline.corrections=[gc, gc]", "gc is there twice"},
+        {"pipeline.corrections=[gc]", "gc has no form for the optimiser adam"},
+        {"pipeline.corrections=[lwp_v, lwp_w]", "lwp_w and lwp_v cannot go together"},
+        {"pipeline.corrections=[{lwp_v: {cup: 3}}]", "no parameter \"cup\", but cap"},
+        {"pipeline.corrections=[{lwp_v: {cap: 0}}]", "cap must be from 1 to"},
+        {"pipeline.corrections=[{lwp_v: {cap: many}}]", "an entry of"},
+        {"pipeline.corrections=[{lwp_v: 3}]", "an entry of"},
+        {"pipeline.async_until=0", "pipeline.async_until"},
+        {"pipeline.async_until=2epochs", "pipeline.async_until"},
+        {"pipeline.schedule=spikepipe", "found \"spikepipe\""},
+    };
+    deep_put("deep.yaml", "auto", "");
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        ERROR(78, cases[k][1], "verify", "deep.yaml", "--stages", "2", "--schedule", "pb", "--set",
+              "train.clip_norm=0", "--set", cases[k][0]);
+    ERROR(78, "a synchronous schedule has none", "verify", "deep.yaml", "--set",
+          "pipeline.corrections=stash");
+    ERROR(78, "this one is synchronous", "verify", "deep.yaml", "--set", "pipeline.async_until=5");
+    ERROR(78, "is the order of one step", "verify", "deep.yaml", "--schedule", "pb", "--set",
+          "train.clip_norm=0", "--schedule-file", "order.txt");
+    assert_int_equal(RUN("verify", "deep.yaml", "--schedule", "pipedreem"), 78);
+    assert_contains(err_text, "(did you mean \"pipedream\"?)");
+    static const char *const refusing[] = {"train", "plan"};
+    for (int k = 0; k < 2; k++) {
+        ERROR(78, "does not yet", refusing[k], "deep.yaml", "--set", "pipeline.schedule=pb",
+              "--set", "train.clip_norm=0");
+        ERROR(78, "does not yet", refusing[k], "deep.yaml", "--set",
+              "pipeline.corrections=[{scale: {batch: 8}}]");
+    }
+    deep_put("delayed.yaml", "auto", "pipeline: {schedule: pb}\n");
+    ERROR(78, "train does not yet", "check", "delayed.yaml");
+    assert_false(exists("runs"));
+}
+
 /* One weight of the pipeline is moved by its last bit. */
 static void difference_names_layer_tensor_and_index(void **state) {
     (void)state;
@@ -417,6 +543,9 @@ int main(void) {
         cmocka_unit_test(too_few_slots_name_the_circle),
         cmocka_unit_test(memory_limit_takes_a_plan_that_fits),
         cmocka_unit_test(verify_finds_every_way_identical),
+        cmocka_unit_test(verify_finds_every_delayed_mode_identical_to_the_oracle),
+        cmocka_unit_test(corrections_of_the_recipe_reach_the_training),
+        cmocka_unit_test(delayed_recipes_that_cannot_be_are_refused),
         cmocka_unit_test(difference_names_layer_tensor_and_index),
         cmocka_unit_test(training_in_stages_gives_the_files_of_one_device),
         cmocka_unit_test(run_goes_on_with_other_stages_and_chunks),

@@ -1,0 +1,150 @@
+/*
+ * What the recipe says of delayed gradients: the mode, its corrections, when the delay ends. Names
+ * are looked up here and not by the parser, which does not know the tables; what goes together is
+ * for delay.c.
+ */
+#include "pipeline/order.h"
+#include "pipeline/plan.h"
+
+/* Two equal stages are busy all the time with so many messages between them. */
+enum { SLOTS = 4 };
+
+/* A failure is put where the key stands. */
+static rv_status placed(const rv_config *config, const char *section, const char *key,
+                        rv_status status) {
+    const rv_error error = *rv_error_get();
+    char path[RV_NAME_MAX];
+    if (status != RV_CONFIG) return status;
+    snprintf(path, sizeof path, "%s.%s", section, key);
+    return rv_fail_at(status, rv_config_place(config, section, key), path, NULL, "%s",
+                      error.message);
+}
+
+/* What a stage that never waits has no place for. */
+static rv_status able(const rv_config *config, const char *mode, const char *schedule_file) {
+    const struct {
+        bool found;
+        const char *section, *key, *why;
+    } cannot[] = {
+        {config->train.tape, "pipeline", "tape", "keeps whole tapes: leave it out"},
+        {config->train.truncate > 0, "pipeline", "truncate", "goes back over all chunks"},
+        {config->chunks_auto, "pipeline", "chunks", "has delays by chunks: give their number"},
+        {config->pipeline_memory > 0, "pipeline", "memory", "does not count its versions yet"},
+        {config->health_policy == RV_HEALTH_SKIP_STEP, "health", "policy",
+         "cannot take an update back: use abort"},
+    };
+    for (size_t i = 0; i < sizeof cannot / sizeof *cannot; i++)
+        if (cannot[i].found)
+            return placed(config, cannot[i].section, cannot[i].key,
+                          rv_fail(RV_CONFIG, "\"%s.%s\": schedule %s %s", cannot[i].section,
+                                  cannot[i].key, mode, cannot[i].why));
+    if (schedule_file)
+        return rv_fail(RV_CONFIG, "%s is the order of one step, schedule %s has no steps",
+                       schedule_file, mode);
+    return RV_OK;
+}
+
+static rv_status corrections_add(const rv_config *config, rv_delay_desc *delay) {
+    const rv_table *table = rv_correction_table();
+    const char *names[RV_CORRECTIONS_MOST];
+    for (int i = 0; i < table->count; i++)
+        names[i] = rv_table_row(table, i)->name;
+    for (int i = 0; i < config->correction_count; i++) {
+        const rv_correction_key *it = &config->corrections[i];
+        rv_status status = rv_delay_add(delay, it->name, it->parameter, it->value);
+        const rv_error error = *rv_error_get();
+        if (status)
+            return rv_fail_at(status, it->where, "pipeline.corrections",
+                              rv_table_find(table, it->name)
+                                  ? NULL
+                                  : rv_name_nearest(it->name, names, table->count),
+                              "%s", error.message);
+    }
+    return RV_OK;
+}
+
+rv_status rv_setup_delay(rv_setup *setup, const char *schedule_file) {
+    rv_status status = RV_OK;
+    rv_config *config = setup->config;
+    rv_train_desc *train = &config->train;
+    rv_delay_desc *delay = &setup->delay;
+    delay->mode = (const void *)rv_table_find(rv_delay_table(), config->schedule);
+    TRY(corrections_add(config, delay));
+    if (delay->mode) TRY(able(config, config->schedule, schedule_file));
+    if (delay->mode && !delay->mode->batch) {
+        if (train->batch % train->micro_batches != 0)
+            TRY(placed(
+                config, "train", "micro_batches",
+                rv_fail(RV_CONFIG,
+                        "schedule %s updates after every micro-batch, and a batch of %d does "
+                        "not make %d equal ones",
+                        config->schedule, train->batch, train->micro_batches)));
+        train->batch /= train->micro_batches;
+        train->micro_batches = 1;
+    }
+    rv_delay_train(delay, train);
+out:
+    return status;
+}
+
+rv_status rv_setup_delay_check(rv_setup *setup, int64_t samples) {
+    const rv_config *config = setup->config;
+    int64_t epoch = samples / config->train.batch;
+    setup->delay.until = config->async_until * (config->async_epochs ? epoch : 1);
+    return placed(config, "pipeline", config->correction_count ? "corrections" : "schedule",
+                  rv_delay_check(&setup->delay, &config->train));
+}
+
+rv_status rv_setup_delay_refuse(const rv_config *config, const char *what) {
+    const char *key = rv_table_find(rv_delay_table(), config->schedule) ? "schedule"
+                      : config->correction_count                        ? "corrections"
+                      : config->async_until                             ? "async_until"
+                                                                        : NULL;
+    if (!key) return RV_OK;
+    return placed(config, "pipeline", key,
+                  rv_fail(RV_CONFIG,
+                          "\"pipeline.%s\": verify runs delayed gradients and their "
+                          "corrections, %s does not yet",
+                          key, what));
+}
+
+rv_status rv_setup_delay_plan(const rv_setup *setup, rv_plan *plan) {
+    rv_status status = RV_OK;
+    const rv_delay_desc *delay = &setup->delay;
+    int stages = plan->stages, slots = setup->config->slots ? setup->config->slots : SLOTS;
+    double *cost = NULL;
+    TRY(rv_alloc((size_t)stages * 4, sizeof *cost, "costs", &cost));
+    for (int s = 0; s < stages; s++) {
+        const rv_part_cost *part = &plan->stage[s].cost;
+        cost[s] = part->f, cost[stages + s] = part->b;
+        cost[2 * stages + s] = part->w, cost[3 * stages + s] = part->u;
+    }
+    const rv_costs costs = {.f = cost,
+                            .b = cost + stages,
+                            .w = cost + 2 * stages,
+                            .u = cost + 3 * stages,
+                            .latency = plan->latency};
+    rv_schedule_finish(&plan->schedule);
+    TRY(rv_schedule_endless(delay, stages, plan->micros, plan->chunks,
+                            rv_schedule_settled(delay, stages, plan->micros, plan->chunks), slots,
+                            &plan->schedule));
+    TRY(rv_schedule_simulate(&plan->schedule, &costs, NULL));
+out:
+    rv_free(cost);
+    return status;
+}
+
+rv_status rv_setup_oracle(rv_setup *setup, const rv_plan *plan, int64_t total_steps,
+                          rv_engine **engine) {
+    const rv_config *config = setup->config;
+    const rv_oracle_desc desc = {.net = setup->net,
+                                 .device = &setup->device,
+                                 .encoder = &config->encode,
+                                 .loss = &config->loss,
+                                 .train = &config->train,
+                                 .total_steps = total_steps,
+                                 .delay = &setup->delay,
+                                 .stages = plan->stages,
+                                 .first = plan->first};
+    return rv_engine_oracle(&desc, engine);
+}
