@@ -262,7 +262,7 @@ static void memory_limit_takes_a_plan_that_fits(void **state) {
     desc.memory = most - 1; /* down to what no schedule takes that keeps its tapes */
     while (rv_plan_make(&desc, &plan) == RV_OK) {
         rv_plan_finish(&plan);
-        desc.memory *= 0.9;
+        desc.memory *= 0.99;
     }
     desc.mixes = true; /* then some are not kept */
     OK(rv_plan_make(&desc, &plan));
