@@ -262,13 +262,16 @@ static void memory_limit_takes_a_plan_that_fits(void **state) {
     desc.memory = most - 1; /* down to what no schedule takes that keeps its tapes */
     while (rv_plan_make(&desc, &plan) == RV_OK) {
         rv_plan_finish(&plan);
-        desc.memory *= 0.99;
+        desc.memory *= 0.9;
     }
-    desc.mixes = true; /* then some are not kept */
-    OK(rv_plan_make(&desc, &plan));
-    assert_true(plan.tape && plan.bytes <= desc.memory);
-    assert_true(strcmp(rv_plan_tape(&plan, 0), "keep") || strcmp(rv_plan_tape(&plan, 1), "keep"));
-    rv_plan_finish(&plan);
+    desc.mixes = true;
+    if (rv_h5_available()) { /* then some are not kept; computing them again alone may not do */
+        OK(rv_plan_make(&desc, &plan));
+        assert_true(plan.tape && plan.bytes <= desc.memory);
+        assert_true(strcmp(rv_plan_tape(&plan, 0), "keep") ||
+                    strcmp(rv_plan_tape(&plan, 1), "keep"));
+        rv_plan_finish(&plan);
+    }
     desc.memory = 4 * most; /* room for every schedule */
     OK(rv_plan_make(&desc, &plan));
     assert_string_equal(rv_plan_tape(&plan, 0), "keep");
@@ -329,7 +332,10 @@ static json_t *delayed(const char *schedule, const char *stages, const char *mic
     return losses;
 }
 
-#define DELAYED(schedule, ...) delayed(schedule, "3", "2", (const char *const[]){__VA_ARGS__, NULL})
+/* What is delayed depends on the cuts, which measured costs would choose. */
+#define DELAYED(schedule, ...)                                                                     \
+    delayed(schedule, "3", "2",                                                                    \
+            (const char *const[]){"pipeline.cuts=[fc3, fc4]", __VA_ARGS__, NULL})
 #define SGD "train.optimizer={kind: sgd, lr: 0.05, momentum: 0.9}"
 
 static void verify_finds_every_delayed_mode_identical_to_the_oracle(void **state) {
