@@ -96,18 +96,14 @@ int rv_engine_ahead(const rv_engine *engine) {
     return engine->pipeline ? rv_pipeline_ahead(engine->pipeline) : 0;
 }
 
-static bool endless(const rv_engine *engine) {
-    return engine->pipeline && rv_pipeline_ahead(engine->pipeline) > 0;
-}
-
 rv_status rv_engine_feed(rv_engine *engine, const rv_batch *batch) {
-    if (endless(engine)) return rv_pipeline_feed(engine->pipeline, batch);
+    if (rv_engine_ahead(engine) > 0) return rv_pipeline_feed(engine->pipeline, batch);
     engine->batch = batch;
     return RV_OK;
 }
 
 rv_status rv_engine_await(rv_engine *engine, rv_step_result *out) {
-    if (endless(engine)) return rv_pipeline_await(engine->pipeline, out);
+    if (rv_engine_ahead(engine) > 0) return rv_pipeline_await(engine->pipeline, out);
     if (engine->oracle) return rv_oracle_step(engine->oracle, engine->batch, out);
     return engine->serial ? rv_serial_step(engine->serial, engine->batch, out)
                           : rv_pipeline_step(engine->pipeline, engine->batch, out);

@@ -17,6 +17,7 @@
 #include "pipeline/ranvier.h"
 #include "tests/scale.h"
 #include "tests/spawn.h"
+#include "tests/threads.h"
 
 /* HDF5 1.10 forgets what it holds when memory runs out around it. */
 const char *__lsan_default_suppressions(void);
@@ -229,16 +230,6 @@ static void expect_good(const char *run, const char *what, long k, bool in_stage
         fail_msg("%s, call %ld: does not go on: %s", what, k, rv_error_get()->message);
     if (compare("fault_whole", run) != 0)
         fail_msg("%s, call %ld: %s", what, k, rv_error_get()->message);
-}
-
-static int threads_here(void) {
-    int count = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    assert_non_null(tasks);
-    while (readdir(tasks))
-        count++;
-    assert_int_equal(closedir(tasks), 0);
-    return count;
 }
 
 /* The run that nothing failed in: the same bits in stages. */

@@ -2,25 +2,15 @@
  * A stage that fails at any of its items: the step ends for all of them, with the first cause and
  * its stage, item and layer; no thread is left, and no memory (the address sanitizer says).
  */
-#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
 #include "tests/pipes.h"
+#include "tests/threads.h"
 #include "tests/turns.h"
 
 enum { TEXT = sizeof((rv_error *)0)->message };
-
-static int threads_here(void) {
-    int count = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    assert_non_null(tasks);
-    while (readdir(tasks))
-        count++;
-    assert_int_equal(closedir(tasks), 0);
-    return count;
-}
 
 /* A sanitizer's own thread begins with the first of the program's: before anything is counted. */
 static void *nothing(void *argument) {
