@@ -22,6 +22,10 @@ static const conv_case cases[] = {
     {2, 32, 5, 5, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 2, true, true},
     {5, 2, 4, 4, 3, {4, 4}, {1, 1}, {0, 0}, {1, 1}, 1, true, true},
     {2, 3, 4, 5, 150, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1, true, true},
+    /* several panels of oneDNN in a step (two of 24, three of 22), and a batch without shares */
+    {48, 2, 4, 4, 3, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1, true, true},
+    {66, 1, 4, 3, 2, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1, true, false},
+    {37, 2, 3, 3, 2, {2, 2}, {1, 1}, {0, 0}, {1, 1}, 1, false, true},
 };
 enum { CASES = sizeof cases / sizeof *cases, T = 3 };
 enum { PLAIN, DENSE, EVENT }; /* nothing packed; oneDNN where it is built in; events */
