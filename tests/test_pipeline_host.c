@@ -104,6 +104,17 @@ static void wait_ms(int ms) {
     nanosleep(&time, NULL);
 }
 
+/* In any order, odd and even in number, equal ones among them. */
+static void pace_median_is_the_middle_of_all(void **state) {
+    (void)state;
+    static float times[] = {9, 9, 0.5f, 0.125f, 2, 0.25f, 0.25f, 1e-6f};
+    static const double medians[] = {500, 312.5, 500, 375, 250, 250}; /* of the first 1, 2, ... */
+    for (int n = 1; n <= 6; n++) {
+        const rv_pace pace = {.interval = times, .count = n + 2};
+        assert_float_equal(rv_pace_median_ms(&pace), medians[n - 1], 0);
+    }
+}
+
 static void pace_median_leaves_out_two_and_pauses(void **state) {
     (void)state;
     rv_pace pace = {0};
@@ -247,6 +258,7 @@ int main(void) {
         cmocka_unit_test(quota_version1_is_read),
         cmocka_unit_test(quota_absent_is_no_limit),
         cmocka_unit_test(threads_default_is_within_the_machine),
+        cmocka_unit_test(pace_median_is_the_middle_of_all),
         cmocka_unit_test(pace_median_leaves_out_two_and_pauses),
         cmocka_unit_test(pace_many_steps_grow),
         cmocka_unit_test(watch_peak_outside_steps_is_not_theirs),
