@@ -172,6 +172,7 @@ rv_status rv_stage_create(const rv_stage_desc *desc, rv_stage **out) {
                         desc->total_steps, rule, rows_most(stage)));
     TRY(desc->device->ops->alloc(desc->device->ctx, sizeof(float) * stage->range.n_trained,
                                  "gradient", (void **)&stage->gradient));
+    if (desc->flow) TRY(rv_account_init(&stage->account, rule->delay + 1));
     TRY(make_flights(stage));
     TRY(make_tapes(stage));
     TRY(make_forward(stage));
@@ -202,6 +203,7 @@ void rv_stage_destroy(rv_stage *stage) {
     rv_free(stage->flight);
     stage->desc.device->ops->free(stage->desc.device->ctx, stage->gradient);
     rv_weights_finish(&stage->weights);
+    rv_account_finish(&stage->account);
     rv_free(stage->after.tensor);
     rv_free(stage->before.tensor);
     rv_free(stage);

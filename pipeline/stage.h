@@ -8,6 +8,7 @@
 #ifndef RV_PIPELINE_STAGE_H
 #define RV_PIPELINE_STAGE_H
 
+#include "pipeline/account.h"
 #include "pipeline/flow.h"
 #include "pipeline/link.h"
 #include "pipeline/order.h"
@@ -84,6 +85,7 @@ typedef struct rv_stage {
     rv_order order;   /* with flow: where it stands, its next item (a list of one), and whether */
     rv_work next;     /* all weights and gradients so far were finite */
     bool sound;
+    rv_account account; /* with flow: what passes of training read */
     /* the step at hand */
     const rv_work *list;
     int count, at;

@@ -158,6 +158,14 @@ static int cell_of(const item *it) {
     return it->work->micro % it->stage->ring * it->pass.chunks + it->work->chunk;
 }
 
+/* By the number of the version the pass was really given. An evaluation is none of training. */
+static void tell(const item *it, const rv_version *read) {
+    rv_stage *stage = it->stage;
+    if (!stage->training) return;
+    rv_account_pass(&stage->account, it->work,
+                    it->update - rv_weights_number(&stage->weights, read), it->B);
+}
+
 /* The input never crosses a cut: whichever stage takes it encodes it, with the same bits from the
  * seed of the network. */
 static rv_status encode(item *it) {
@@ -279,6 +287,7 @@ rv_status rv_item_forward(rv_stage *stage, const rv_work *work, rv_link **edge) 
         TRY(rv_tapes_rest(stage->tapes, cell_of(&it), it.B == 0));
     else
         rv_tapes_leave(stage->tapes, cell_of(&it));
+    tell(&it, it.pass.version);
 out:
     stage->layer = it.pass.layer;
     return status;
@@ -351,6 +360,7 @@ rv_status rv_item_backward(rv_stage *stage, const rv_work *work, rv_link **edge)
         head = head_of(&it, RV_WORK_B, rv_wire_backward_bytes(&stage->before, it.T, it.B));
         TRY(send(&it, out, &head));
     }
+    tell(&it, it.pass.back);
 out:
     stage->layer = it.pass.layer;
     return status;
@@ -516,6 +526,7 @@ rv_status rv_item_update(rv_stage *stage, const rv_work *work, rv_link **edge) {
     if (!stage->batch && is_last(stage))
         result_of(&it)->rate = rv_optimizer_rate(weights->optimizer);
     TRY(rv_weights_update(weights, stage->gradient, stage->scale, statistics_apply, stage));
+    rv_account_update(&stage->account, rv_weights_live(weights), rv_weights_stash(weights));
     stage->sound = stage->sound && rv_stage_sound(stage);
 out:
     return status;

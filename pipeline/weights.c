@@ -23,6 +23,11 @@ int rv_weights_copies(const rv_delay_rule *rule) {
     return copies + rule->trend;
 }
 
+double rv_weights_bytes(const rv_delay_rule *rule, const rv_range *range) {
+    double blocks = rv_weights_copies(rule) - rule->trend;
+    return sizeof(float) * (blocks * (double)range->n_all + rule->trend * (double)range->n_trained);
+}
+
 rv_status rv_weights_init(rv_weights *w, const rv_range *range, const rv_device *device,
                           const rv_train_desc *train, int64_t total_steps,
                           const rv_delay_rule *rule, int rows) {
@@ -33,6 +38,7 @@ rv_status rv_weights_init(rv_weights *w, const rv_range *range, const rv_device 
     w->kept = kept_of(rule);
     TRY(rv_optimizer_create_range(range, device, train, total_steps, &w->optimizer));
     TRY(rv_alloc((size_t)w->kept, sizeof *w->shown, "weight versions", &w->shown));
+    TRY(rv_alloc((size_t)w->kept, sizeof *w->number, "weight versions", &w->number));
     for (int k = 0; k < w->kept; k++) {
         TRY(rv_version_create_range(range, device, &w->shown[k]));
         if (apart) rv_version_forward_only(w->shown[k]);
@@ -55,6 +61,7 @@ void rv_weights_finish(rv_weights *w) {
     rv_version_destroy(w->own[0]);
     for (int k = 0; w->shown && k < w->kept; k++)
         rv_version_destroy(w->shown[k]);
+    rv_free(w->number);
     rv_free(w->shown);
     rv_optimizer_destroy(w->optimizer);
     *w = (rv_weights){0};
@@ -90,6 +97,10 @@ rv_status rv_weights_start(rv_weights *w, int64_t made) {
     block_copy(w, newest, w->backward);
     if (w->trend) memset(w->trend, 0, sizeof *w->trend * w->range.n_trained);
     w->made = made;
+    for (int k = 0; k < w->kept; k++)
+        w->number[k] = -1;
+    for (int64_t j = made; j >= 0 && j > made - w->kept; j--)
+        w->number[j % w->kept] = j;
     TRY(rv_version_derive(shown_at(w, made), w->rows));
     if (w->own[0]) TRY(rv_version_derive(w->own[w->at], w->rows));
     if (w->backward) TRY(rv_version_derive(w->backward, w->rows));
@@ -121,6 +132,28 @@ rv_status rv_weights_backward(const rv_weights *w, int64_t u, const rv_version *
                        (long long)w->made);
     *out = w->backward ? w->backward : rv_weights_newest(w);
     return RV_OK;
+}
+
+/* ---- account ---------------------------------------------------------------------------- */
+
+int64_t rv_weights_number(const rv_weights *w, const rv_version *version) {
+    for (int k = 0; k < w->kept; k++)
+        if (w->shown[k] == version) return w->number[k];
+    return w->made;
+}
+
+int rv_weights_live(const rv_weights *w) {
+    int live = 0;
+    for (int k = 0; k < w->kept; k++)
+        live += w->number[k] >= 0 && w->number[k] > w->made - w->kept;
+    return live;
+}
+
+/* Where forward sees the weights themselves, the newest is one of those it is shown. */
+double rv_weights_stash(const rv_weights *w) {
+    int blocks = w->kept - 1 + (w->own[0] != NULL) + (w->own[1] != NULL) + (w->backward != NULL);
+    return sizeof(float) *
+           (blocks * (double)w->range.n_all + (w->trend != NULL) * (double)w->range.n_trained);
 }
 
 /* ---- updates ---------------------------------------------------------------------------- */
@@ -159,6 +192,7 @@ rv_status rv_weights_update(rv_weights *w, const float *gradient, double scale,
     rest_copy(w, next, shown);
     rest_copy(w, next, w->backward);
     w->made++;
+    w->number[w->made % w->kept] = w->made;
     TRY(rv_version_derive(shown, w->rows));
     if (w->backward) TRY(rv_version_derive(w->backward, w->rows));
     w->underived = next != shown;

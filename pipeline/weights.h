@@ -22,6 +22,7 @@ typedef struct rv_weights {
     rv_optimizer *optimizer;
     int kept;
     rv_version **shown;   /* [kept]: version j in slot j % kept, as forward sees it */
+    int64_t *number;      /* [kept]: j of what a slot holds; -1: none yet */
     rv_version *own[2];   /* w where forward sees something else; [1]: the one before, if needed */
     int at;               /* own[at] is the newest */
     rv_version *backward; /* w(made) as backward sees it; NULL: not its own */
@@ -51,8 +52,15 @@ RV_CHECKED rv_status rv_weights_backward(const rv_weights *w, int64_t u, const r
 RV_CHECKED rv_status rv_weights_update(rv_weights *w, const float *gradient, double scale,
                                        void (*statistics)(void *self, rv_version *version),
                                        void *self);
-/* Blocks of weights beside the newest, and their bytes. */
+/* Blocks of weights beside the newest, and their bytes; what is derived from them is left out. */
 int rv_weights_copies(const rv_delay_rule *rule);
+double rv_weights_bytes(const rv_delay_rule *rule, const rv_range *range);
+
+/* What there really is: the version that a pass of w was given (the newest, unless forward sees
+ * it), versions that a pass may still read, the newest among them, and the bytes beside it. */
+int64_t rv_weights_number(const rv_weights *w, const rv_version *version);
+int rv_weights_live(const rv_weights *w);
+double rv_weights_stash(const rv_weights *w);
 
 #ifdef __cplusplus
 }
