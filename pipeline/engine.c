@@ -113,6 +113,10 @@ bool rv_engine_still(const rv_engine *engine) {
     return !engine->pipeline || rv_pipeline_still(engine->pipeline);
 }
 
+void rv_engine_rest(rv_engine *engine) {
+    if (engine->pipeline) rv_pipeline_rest(engine->pipeline);
+}
+
 rv_status rv_engine_step(rv_engine *engine, const rv_batch *batch, rv_step_result *out) {
     rv_status status = RV_OK;
     TRY(rv_engine_feed(engine, batch));

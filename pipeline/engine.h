@@ -29,6 +29,7 @@ RV_CHECKED rv_status rv_engine_feed(rv_engine *engine, const rv_batch *batch);
 RV_CHECKED rv_status rv_engine_await(rv_engine *engine, rv_step_result *out);
 int rv_engine_ahead(const rv_engine *engine);
 bool rv_engine_still(const rv_engine *engine); /* nothing is under way */
+void rv_engine_rest(rv_engine *engine);        /* until all that was fed is done */
 RV_CHECKED rv_status rv_engine_eval(rv_engine *engine, const rv_batch *batch, rv_step_result *out,
                                     int64_t *spikes, int32_t *predictions);
 void rv_engine_observe(rv_engine *engine, const rv_observer *observer);

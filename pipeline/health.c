@@ -227,10 +227,12 @@ static rv_status look_forward(void *self, const rv_pass *pass) {
     return status;
 }
 
-/* Evaluations have an observer of their own, so it is set before every step. */
+/* Evaluations have an observer of their own, so it is set before every step; while stages work they
+ * have it, and what they find is not to be forgotten. */
 rv_status rv_health_before(rv_health *health) {
     rv_engine *engine = health->setup->engine;
     rv_optimizer *optimizer = rv_engine_optimizer(engine);
+    if (!rv_engine_still(engine)) return RV_OK;
     health->found = (rv_finding){.layer = -1};
     rv_engine_observe(engine, &health->training);
     if (!health->skip) return RV_OK;

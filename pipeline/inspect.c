@@ -308,10 +308,11 @@ static rv_status recipe_check(const char *path, const char *const *sets, int set
     rv_share share[RV_SPLITS] = {0};
     size_t parameters = 0;
     TRY(rv_config_load(path, sets, set_count, &setup.config));
-    TRY(rv_setup_delay_refuse(setup.config, "train"));
+    TRY(rv_setup_delay(&setup, NULL));
     for (int split = 0; split < RV_SPLITS; split++)
         TRY(rv_share_open(&share[split], setup.config, (rv_split)split, split == RV_SPLIT_TRAIN));
     const rv_source *source = &share[RV_SPLIT_TRAIN].source;
+    TRY(rv_setup_delay_check(&setup, source->count));
     TRY(rv_setup_net(&setup, source));
     TRY(rv_setup_check_pipeline(&setup));
     for (int i = 0; i < setup.net->tensor_count; i++)

@@ -43,6 +43,10 @@ int rv_schedule_settled(const rv_delay_desc *delay, int stages, int micros, int 
 /* Share of the time in which stage s works between its updates `from` and `to`: end to end, F, B, W
  * and U. The schedule is simulated, each stage on a list of its own. */
 double rv_schedule_busy(const rv_schedule *schedule, int stage, int from, int to);
+/* Seconds from one update to the next and the share of the stages' time in which they wait, of a
+ * simulated schedule: of its one step, or of an endless one in its middle, where it neither fills
+ * nor drains. */
+void rv_schedule_steady(const rv_schedule *schedule, double *seconds, double *bubble);
 
 #ifdef __cplusplus
 }

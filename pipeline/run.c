@@ -87,7 +87,8 @@ static void worker_run(rv_worker *w) {
     double begun = rv_host_seconds(), since = 0;
     while (!rv_flag_get(&p->failed)) {
         unsigned long seen = bell_count(&w->bell);
-        const rv_work *work = &stage->list[stage->at];
+        /* An endless order is a list of one, filled by the attempt. */
+        const rv_work *work = &stage->list[stage->batch ? stage->at : 0];
         rv_post_try(w->post, begun);
         if (rv_stage_step(stage, &turn, &edge) != RV_OK) {
             rv_run_fail(p, stage);

@@ -79,6 +79,11 @@ rv_status rv_pipeline_feed(rv_pipeline *p, const rv_batch *batch) {
              (long long)rv_flow_fed(p->flow), (long long)p->awaited);
     if (rv_flow_fed(p->flow) >= INT32_MAX / p->desc.train->micro_batches)
         FAIL(RV_RESOURCE, "a delayed training has at most 2^31 micro-batches");
+    if (p->flowing && p->timeline &&
+        rv_timeline_full(p->timeline, rv_flow_fed(p->flow) - p->begun)) {
+        rv_pipeline_rest(p);
+        TRY(rv_run_outcome(p));
+    }
     TRY(rv_flow_feed(p->flow, batch));
     p->guard.stirred = rv_host_seconds();
     if (p->flowing) {
@@ -90,6 +95,7 @@ rv_status rv_pipeline_feed(rv_pipeline *p, const rv_batch *batch) {
     for (int s = 0; s < p->stages; s++)
         rv_flag_set(&p->workers[s].sound, true);
     if (p->timeline) rv_timeline_begin(p->timeline, true);
+    p->begun = rv_flow_fed(p->flow) - 1;
     p->flowing = true;
     p->resting = false;
     if (threaded(p)) rv_run_round(p);

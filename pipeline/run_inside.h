@@ -62,6 +62,7 @@ struct rv_pipeline {
     rv_flow *flow;   /* NULL: steps */
     int64_t awaited; /* updates the caller was told of */
     bool flowing;    /* a round has begun that ends when the caller wants rest */
+    int64_t begun;   /* updates before it */
     bool resting;    /* under `lock`: workers with nothing to do leave the round */
 };
 

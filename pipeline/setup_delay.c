@@ -89,7 +89,7 @@ out:
 
 rv_status rv_setup_delay_check(rv_setup *setup, int64_t samples) {
     const rv_config *config = setup->config;
-    int64_t epoch = samples / config->train.batch;
+    int64_t epoch = (samples + config->train.batch - 1) / config->train.batch;
     setup->delay.until = config->async_until * (config->async_epochs ? epoch : 1);
     return placed(config, "pipeline", config->correction_count ? "corrections" : "schedule",
                   rv_delay_check(&setup->delay, &config->train));

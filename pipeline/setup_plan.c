@@ -153,7 +153,8 @@ rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
     const rv_config *config = setup->config;
     rv_version *start = NULL;
     bool piped;
-    bool planned = config->stages > 1 || setup->trace || config->chunks_auto ||
+    bool delayed = setup->delay.mode != NULL; /* chunks alone make a delay */
+    bool planned = config->stages > 1 || delayed || setup->trace || config->chunks_auto ||
                    config->pipeline_memory > 0 || wish->schedule_file;
     TRY(rv_setup_check_pipeline(setup));
     TRY(rv_setup_forms(setup, first, block, &start));
@@ -161,7 +162,8 @@ rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
         TRY(rv_alloc(1, sizeof *setup->plan, "a plan", &setup->plan));
         TRY(rv_setup_plan(setup, first, wish, setup->plan));
     }
-    piped = config->stages > 1 || setup->trace || config->train.tape || config->train.tape_dtype;
+    piped = config->stages > 1 || delayed || setup->trace || config->train.tape ||
+            config->train.tape_dtype;
     if (piped && !planned) {
         TRY(rv_alloc(1, sizeof *setup->plan, "a plan", &setup->plan));
         TRY(rv_plan_one(setup->net, &config->train, setup->plan));

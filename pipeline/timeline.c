@@ -9,7 +9,10 @@
 #include "pipeline/internal.h"
 #include "pipeline/timeline.h"
 
-enum { COLD = 2 }; /* steps at the start that do not count where there are others */
+enum {
+    COLD = 2,     /* steps at the start that do not count where there are others */
+    ITEMS = 2048, /* of a stage in a round of an endless schedule, at most, where all are written */
+};
 
 struct rv_timeline {
     const rv_schedule *schedule;
@@ -24,12 +27,20 @@ struct rv_timeline {
     bool failed;    /* the file: the run goes on without */
     char flaw[512];
     double begin;
-    int64_t rounds, steps;
+    int64_t rounds, steps, counted;
+    int64_t most;          /* updates of a round */
     rv_stage_times *times; /* [stages] */
     double busy, makespan;
 };
 
 /* ---- making ----------------------------------------------------------------------------- */
+
+/* Of an update. */
+static int items_of(const rv_schedule *schedule, int stage) {
+    int count;
+    (void)rv_schedule_list(schedule, stage, &count);
+    return count / rv_schedule_updates(schedule);
+}
 
 /* Of an item: itself, two waits, messages received and sent. The last stage has such of
  * every other stage in its NORM. */
@@ -38,9 +49,9 @@ static rv_status tracks_create(rv_timeline *it) {
     for (int set = 0; set < 2; set++) {
         TRY(rv_alloc((size_t)it->stages, sizeof(rv_track), "a timeline", &it->track[set]));
         for (int s = 0; s < it->stages && it->trace; s++) {
-            int count, cells = it->schedule->micros * it->schedule->chunks;
+            int cells = it->schedule->micros * it->schedule->chunks;
+            int count = (int)it->most * items_of(it->schedule, s);
             rv_track *track = &it->track[set][s];
-            (void)rv_schedule_list(it->schedule, s, &count);
             track->room = 10 * (count > cells ? count : cells) + 6 * it->stages;
             TRY(rv_alloc((size_t)track->room, sizeof *track->span, "a timeline", &track->span));
         }
@@ -62,6 +73,7 @@ rv_status rv_timeline_create(const char *path, const rv_schedule *schedule, rv_l
     *out = NULL;
     TRY(rv_alloc(1, sizeof *it, "a timeline", &it));
     it->schedule = schedule, it->stages = schedule->stages;
+    it->most = rv_schedule_updates(schedule) > 1 ? ITEMS / items_of(schedule, 0) + 1 : 1;
     (void)pthread_mutex_init(&it->lock, NULL); /* Linux: cannot fail */
     TRY(rv_alloc((size_t)it->stages, sizeof *it->times, "a timeline", &it->times));
     if (path) {
@@ -119,6 +131,7 @@ void rv_track_item(rv_track *track, const rv_work *work, double begin, double en
     if (track->first == 0) track->first = begin;
     *(update ? &track->optimizer : &track->busy) += end - begin;
     track->last = end;
+    track->updates += work->kind == RV_WORK_U;
     if (!update) track->last_work = end;
     span_add(track,
              &(rv_lapse){begin, end, NULL, work->micro, work->chunk, work->kind, RV_SPAN_ITEM});
@@ -156,14 +169,22 @@ void rv_timeline_begin(rv_timeline *it, bool training) {
     it->begin = rv_host_seconds();
 }
 
+bool rv_timeline_full(const rv_timeline *it, int64_t updates) {
+    return it->trace && updates >= it->most;
+}
+
 /* Whose items end before those of others waits for the end of the step: its drain. */
 static void sum_up(rv_timeline *it) {
     double now = rv_host_seconds(), first = INFINITY, last = 0, busy = 0;
+    int64_t made = it->track[0][0].updates;
     /* The cold steps counted while there were no others. */
-    if (++it->steps == COLD + 1) {
+    if (it->steps <= COLD && it->steps + made > COLD) {
         memset(it->times, 0, sizeof *it->times * (size_t)it->stages);
         it->busy = it->makespan = 0;
+        it->counted = 0;
     }
+    it->steps += made;
+    it->counted += made;
     for (int s = 0; s < it->stages; s++) {
         const rv_track *track = &it->track[0][s];
         rv_stage_times *times = &it->times[s];
@@ -227,7 +248,7 @@ void rv_timeline_end(rv_timeline *it) {
 /* ---- results ---------------------------------------------------------------------------- */
 
 int64_t rv_timeline_steps(const rv_timeline *it) {
-    return it->steps > COLD ? it->steps - COLD : it->steps;
+    return it->counted;
 }
 
 void rv_timeline_times(const rv_timeline *it, int stage, rv_stage_times *out) {

@@ -47,7 +47,8 @@ typedef struct rv_timeline rv_timeline;
 typedef struct rv_track {
     rv_lapse *span; /* of this round; NULL: no file */
     int count, room;
-    int64_t lost; /* spans beyond the room */
+    int64_t lost;    /* spans beyond the room */
+    int64_t updates; /* of this round */
     double first, last, last_work;
     double busy, data, slot, optimizer;
 } rv_track;
@@ -59,10 +60,12 @@ RV_CHECKED rv_status rv_timeline_create(const char *path, const rv_schedule *sch
 void rv_timeline_destroy(rv_timeline *timeline); /* blocks until all is written */
 rv_track *rv_timeline_track(rv_timeline *timeline, int stage);
 
-/* Around a round; after `end` the tracks are empty again. end blocks while the round before is
- * still being written. */
+/* Around a round: a step, or so many updates as are made without a rest; after `end` the tracks are
+ * empty again. end blocks while the round before is still being written. */
 void rv_timeline_begin(rv_timeline *timeline, bool training);
 void rv_timeline_end(rv_timeline *timeline);
+/* Whether a file has no room for more than `updates` of them in one round. */
+bool rv_timeline_full(const rv_timeline *timeline, int64_t updates);
 
 /* NULL: nothing happens, and `now` is 0. */
 double rv_track_now(const rv_track *track);
@@ -74,8 +77,8 @@ void rv_track_message(rv_track *track, rv_lapse_kind kind, const rv_link *link, 
 /* From the writer's thread. */
 void rv_timeline_writer(rv_timeline *timeline, int stage, const rv_work *work, double begin);
 
-/* Steps that count: all but the first two, of which caches and pages are cold; all where there are
- * no others. */
+/* Steps (updates) that count: all but the rounds of the first two, of which caches and pages are
+ * cold; all where there are no others. */
 int64_t rv_timeline_steps(const rv_timeline *timeline);
 void rv_timeline_times(const rv_timeline *timeline, int stage, rv_stage_times *out);
 /* 1 - busy / (stages * makespan), U and NORM left out, as planned ones; NAN: no step. */

@@ -18,11 +18,13 @@ static bool stopped(const rv_training *training) {
     return training->options->stop && *training->options->stop;
 }
 
-/* Another step and the save after it must fit; twice what they took, as machines are shared. Asked
- * when no save is in flight or right after a step: the figure of an earlier save will do. */
+/* Another step, all that is under way and the save after it must fit; twice what they took, as
+ * machines are shared. Asked when no save is in flight or right after a step: the figure of an
+ * earlier save will do. */
 static bool time_is_up(const rv_training *training) {
     double limit = training->options->max_seconds;
-    double need = 2 * training->step_seconds;
+    double under_way = (double)(training->fed - training->progress.step);
+    double need = 2 * training->step_seconds * (1 + under_way);
     if (limit <= 0) return false;
     if (training->saver) need += 2 * rv_saver_seconds(training->saver);
     return rv_host_seconds() - training->begun + need >= limit;
@@ -164,21 +166,60 @@ static rv_status last_words(rv_training *training) {
     return first.status;
 }
 
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* Of the next update: only the last of an epoch may have fewer. */
+static int samples_of(const rv_training *training) {
+    int64_t batch = training->setup.config->train.batch;
+    int64_t left =
+        training->share[RV_SPLIT_TRAIN].source.count - training->progress.batch_in_epoch * batch;
+    return (int)least(batch, left);
+}
+
+/* The batches of coming updates to the engine: as many ahead of the next one as it wants, none
+ * beyond the epoch or the next save that is counted in updates. After an error nothing is under
+ * way. */
+static rv_status feed(rv_training *training) {
+    rv_status status = RV_OK;
+    const rv_progress *at = &training->progress;
+    int64_t every = training->setup.config->checkpoint_steps, end = training->steps;
+    rv_engine *engine = training->setup.engine;
+    const rv_batch *batch = NULL;
+    end = least(end, at->step - at->batch_in_epoch + training->steps_per_epoch);
+    end = least(end, at->step + 1 + rv_engine_ahead(engine));
+    if (every) end = least(end, (at->step / every + 1) * every);
+    while (training->fed < end && !training->resting) {
+        TRY(rv_loader_next(training->share[RV_SPLIT_TRAIN].loader, &batch));
+        TRY(rv_engine_feed(engine, batch));
+        training->fed++;
+    }
+out:
+    if (status) rv_engine_rest(engine);
+    return status;
+}
+
 /* One update and its account. A value that is not finite ends the run here, unless the step can be
  * skipped: no later step can mend the weights, and the last good checkpoint must not be
  * overwritten. */
-static rv_status step(rv_training *training, const rv_batch *batch) {
+static rv_status step(rv_training *training) {
     rv_status status = RV_OK;
     rv_step_result result = {0};
     rv_progress *at = &training->progress;
+    rv_engine *engine = training->setup.engine;
     double begun = rv_host_seconds();
     bool skipped = false;
     TRY(rv_health_before(training->health));
-    status = rv_engine_step(training->setup.engine, batch, &result);
+    status = feed(training);
+    TRY(rv_pace_start(&training->pace, samples_of(training)));
+    if (status == RV_OK) status = rv_engine_await(engine, &result);
     status = rv_health_after(training->health, status, at->step + 1, &result, &skipped);
     if (status == RV_INTERNAL) TRY(last_words(training));
     TRY(status);
-    training->step_seconds = rv_host_seconds() - begun;
+    /* Stages that run ahead may end two updates at about the same time. */
+    double fade = rv_engine_ahead(engine) ? 0.9 * training->step_seconds : 0;
+    training->step_seconds = fmax(rv_host_seconds() - begun, fade);
     if (training->watching) rv_watch_step(&training->watch);
     if (!skipped) {
         at->epoch_loss += result.loss * result.B;
@@ -217,18 +258,20 @@ static rv_status epoch_run(rv_training *training) {
     rv_status status = RV_OK;
     rv_progress *at = &training->progress;
     rv_loader *loader = training->share[RV_SPLIT_TRAIN].loader;
-    const rv_batch *batch = NULL;
     if (at->batch_in_epoch == 0) {
         at->epoch_loss = 0;
         at->epoch_correct = at->epoch_samples = 0;
     }
     TRY(rv_loader_start(loader, (uint32_t)at->epoch, at->batch_in_epoch));
-    while (at->step < training->steps) {
+    training->fed = at->step;
+    while (at->step < training->steps && at->batch_in_epoch < training->steps_per_epoch) {
         TRY(watch(training));
-        TRY(rv_loader_next(loader, &batch));
-        if (!batch) break;
-        TRY(rv_pace_start(&training->pace, batch->B));
-        TRY(step(training, batch));
+        TRY(step(training));
+        /* What is under way is part of what is saved: it is waited for. */
+        training->resting |= must_stop(training) || save_is_due(training);
+        if (training->fed > at->step) continue;
+        training->resting = false;
+        rv_engine_rest(training->setup.engine);
         if (must_stop(training)) TRY(stop_here(training));
         if (save_is_due(training)) { /* neither the pace nor the memory of steps sees it */
             watch_end(training);
@@ -272,6 +315,7 @@ static rv_status train(rv_training *training) {
     TRY(rv_pace_close(&training->pace));
     TRY(save_wait(training));
 out:
+    rv_engine_rest(training->setup.engine); /* stages look at what is closed before them */
     return status;
 }
 

@@ -34,8 +34,10 @@ typedef struct rv_training {
     bool done;        /* which had nothing left to do */
     rv_progress progress;
     int64_t steps, steps_per_epoch; /* in the whole run, in an epoch */
+    int64_t fed;                    /* updates whose batch the engine has */
+    bool resting;                   /* no more are fed until none is under way */
     double begun, saved;            /* when the call began, when a save was last due */
-    double step_seconds;            /* of the newest step */
+    double step_seconds;            /* of the newest step; of a delayed one rather too much */
     rv_pace pace;
     rv_watch watch;
     bool watching;

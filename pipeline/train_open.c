@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "pipeline/order.h"
 #include "pipeline/plan.h"
 #include "pipeline/train.h"
 
@@ -56,6 +57,7 @@ static void say_plan(const rv_training *training) {
     const rv_plan *plan = setup->plan;
     char cuts[256] = "", tapes[256] = "";
     size_t used = 0;
+    double seconds, bubble;
     int truncate = setup->config->train.truncate;
     if (truncate > 0)
         rv_training_say(training,
@@ -71,14 +73,15 @@ static void say_plan(const rv_training *training) {
     for (int s = 0; plan->tape && s < plan->stages && used < sizeof tapes; s++)
         used += (size_t)snprintf(tapes + used, sizeof tapes - used, "%s%s",
                                  s > 0 ? ", " : "; tapes: ", rv_plan_tape(plan, s));
+    rv_schedule_steady(&plan->schedule, &seconds, &bubble);
     rv_training_say(training,
                     "plan: %d stage%s%s; schedule %s, %d micro-batch%s, %d chunk%s, %d slot%s; "
                     "%.3g ms a step, %.2f times one device%s",
                     plan->stages, plan->stages == 1 ? "" : "s", cuts, plan->schedule.name,
                     plan->micros, plan->micros == 1 ? "" : "es", plan->chunks,
                     plan->chunks == 1 ? "" : "s", plan->schedule.slots,
-                    plan->schedule.slots == 1 ? "" : "s", 1e3 * plan->schedule.forecast.total,
-                    plan->serial / plan->schedule.forecast.total, tapes);
+                    plan->schedule.slots == 1 ? "" : "s", 1e3 * seconds, plan->serial / seconds,
+                    tapes);
 }
 
 /* A folder that exists is locked first of all, so that a second run is told at once. */
@@ -238,12 +241,14 @@ rv_status rv_training_open(rv_training *training) {
     int count;
     setup->trace = options->trace, setup->say = say_line, setup->user = training;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
-    TRY(rv_setup_delay_refuse(setup->config, "train"));
+    TRY(rv_setup_delay(setup, options->schedule_file));
     stem_of(options->config, stem, sizeof stem);
     TRY(folder_claim(training, stem));
+    if (training->resumed) TRY(rv_setup_delay_refuse(setup->config, "--resume"));
     for (int split = 0; split < RV_SPLITS; split++)
         TRY(rv_share_open(&training->share[split], setup->config, (rv_split)split,
                           split == RV_SPLIT_TRAIN));
+    TRY(rv_setup_delay_check(setup, train->source.count));
     TRY(early_stop_check(training));
     TRY(rv_setup_device(setup, options->isa, options->threads));
     TRY(rv_config_digest(setup->config, training->digest));

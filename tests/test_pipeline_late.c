@@ -1,0 +1,157 @@
+/*
+ * Training with delayed gradients by the program: the oracle's bits whatever is saved, evaluated or
+ * stopped meanwhile, and what is told of it.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <signal.h>
+#include <time.h>
+
+#include "tests/late.h"
+
+/* Epochs end, checkpoints are saved every third update: the pipeline rests, and it shows nowhere.
+ * Without HDF5 there is no state to look at. */
+static void train_has_the_bits_of_the_oracle(void **state) {
+    (void)state;
+    char what[128], run[32];
+    if (!rv_h5_available()) skip();
+    for (int k = 0; k < LATE_MODES; k++) {
+        const late_mode *mode = &late_modes[k];
+        late_state it;
+        late_recipe("late.yaml", mode, k % 2 ? ", async_until: 2epoch" : "");
+        snprintf(what, sizeof what, "%s %s", mode->schedule, mode->corrections);
+        snprintf(run, sizeof run, "oracle%d", k);
+        if (RUN("train", "late.yaml", "-q", "-o", run, "--set",
+                k % 3 ? "checkpoint.every=3" : "checkpoint.every=1epoch") != 0)
+            fail_msg("%s: %s", what, err_text);
+        late_open(&it, "late.yaml", NULL, 0);
+        late_train(&it);
+        late_same(&it, what, run);
+        late_finish(&it);
+    }
+}
+
+static json_t *metric_find(const char *run, const char *event) {
+    static char text[1 << 16];
+    char path[256];
+    json_t *found = NULL;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    read_text(in_folder(path), text, sizeof text);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        json_t *root = json_loads(line, 0, NULL);
+        if (strcmp(json_string_value(json_object_get(root, "event")), event) == 0) {
+            json_decref(found);
+            found = json_incref(root);
+        }
+        json_decref(root);
+    }
+    assert_non_null(found);
+    return found;
+}
+
+/* The report counts updates, not rounds; max_steps ends in the middle of an epoch. */
+static void steps_are_updates(void **state) {
+    (void)state;
+    late_recipe("steps.yaml", &late_modes[0], "");
+    assert_int_equal(RUN("train", "steps.yaml", "-o", "steps", "--json", "--set",
+                         "train.max_steps=19", "--trace", "steps.json"),
+                     0);
+    json_t *root = parse_out(), *line = metric_find("steps", "pipeline");
+    assert_int_equal(json_integer_value(json_object_get(root, "steps")), 19);
+    assert_int_equal(json_integer_value(json_object_get(line, "steps")), 19);
+    assert_true(json_real_value(json_object_get(root, "step_ms_median")) > 0);
+    double planned = json_real_value(json_object_get(line, "bubble_planned"));
+    double measured = json_real_value(json_object_get(line, "bubble_measured"));
+    assert_true(planned >= 0 && planned < 1 && measured >= 0 && measured < 1);
+    assert_null(strstr(err_text, "the trace is not whole"));
+    json_decref(line);
+    json_decref(root);
+    /* Every update of every stage is in the trace. */
+    root = json_load_file(in_folder("steps.json"), 0, NULL);
+    int updates = 0;
+    for (size_t i = 0; i < json_array_size(root); i++) {
+        const json_t *event = json_array_get(root, i);
+        const char *name = json_string_value(json_object_get(event, "name"));
+        updates += name[0] == 'U' && json_integer_value(json_object_get(event, "pid")) == 1;
+    }
+    assert_int_equal(updates, 4 * 19);
+    json_decref(root);
+}
+
+/* A file has room for a round of so many updates: a longer one is cut, and none is lost. */
+static void trace_of_a_long_round_is_whole(void **state) {
+    (void)state;
+    late_recipe("long.yaml", &late_modes[0], "");
+    assert_int_equal(RUN("train", "long.yaml", "-o", "long", "--set", "data.samples=40000", "--set",
+                         "train.batch=6", "--set", "train.epochs=1", "--trace", "long.json"),
+                     0);
+    assert_null(strstr(err_text, "the trace is not whole"));
+}
+
+/* A signal stops the feeding; what is under way is made, saved and gone on from. */
+static void signals_leave_whole_updates(void **state) {
+    (void)state;
+    const struct timespec moment = {0, 150000000};
+    late_state it;
+    const char *const sets[] = {"train.epochs=100"};
+    if (!rv_h5_available()) skip();
+    late_recipe("late.yaml", &late_modes[0], "");
+    pid_t child = start((const char *const[]){"train", "late.yaml", "-q", "-o", "told", "--set",
+                                              "train.epochs=1000000", NULL});
+    nanosleep(&moment, NULL);
+    assert_int_equal(kill(child, SIGTERM), 0);
+    assert_int_equal(end(child), 75);
+    assert_contains(err_text, "stopped after step");
+    assert_int_equal(RUN("check", "told"), 0);
+    assert_int_equal(RUN("train", "late.yaml", "-q", "-o", "timed", "--max-time", "00:00:01",
+                         "--set", "train.epochs=1000000"),
+                     75);
+    assert_int_equal(RUN("train", "late.yaml", "-q", "-o", "many", "--set", sets[0], "--set",
+                         "checkpoint.every=7"),
+                     0);
+    late_open(&it, "late.yaml", sets, 1);
+    late_train(&it);
+    late_same(&it, "100 epochs", "many");
+    late_finish(&it);
+}
+
+/* What a stage meets while others are ahead ends the run, and is told as in a step. */
+static void weights_that_burst_are_found(void **state) {
+    (void)state;
+    late_recipe("burst.yaml", &late_modes[0], "");
+    assert_int_equal(
+        RUN("train", "burst.yaml", "-q", "-o", "burst", "--set", "train.optimizer.lr=1000000.0"),
+        70);
+    json_t *line = metric_find("burst", "nonfinite");
+    assert_non_null(json_object_get(line, "layer"));
+    json_decref(line);
+}
+
+/* Refusals have their place, and leave no folder. */
+static void what_a_delayed_training_cannot_do_is_refused(void **state) {
+    (void)state;
+    late_recipe("no.yaml", &late_modes[0], "");
+    ERROR(78, "pipeline.tape", "train", "no.yaml", "-o", "no", "--set", "pipeline.tape=recompute");
+    ERROR(78, "clip_norm", "train", "no.yaml", "-o", "no", "--set", "train.clip_norm=1.0");
+    ERROR(78, "correction t1 corrects a delay", "train", "no.yaml", "-o", "no", "--set",
+          "pipeline.schedule=1f1b", "--set", "pipeline.corrections=[t1]");
+    ERROR(78, "cannot take an update back", "check", "no.yaml", "--set", "health.policy=skip_step");
+    assert_int_equal(RUN("check", "no.yaml"), 0);
+    assert_true(access(in_folder("no"), F_OK) != 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(train_has_the_bits_of_the_oracle),
+        cmocka_unit_test(steps_are_updates),
+        cmocka_unit_test(trace_of_a_long_round_is_whole),
+        cmocka_unit_test(signals_leave_whole_updates),
+        cmocka_unit_test(weights_that_burst_are_found),
+        cmocka_unit_test(what_a_delayed_training_cannot_do_is_refused),
+    };
+    return cmocka_run_group_tests(tests, group_setup, group_teardown);
+}
