@@ -159,8 +159,8 @@ $(OUT)/tests/golden: $(GOLDEN_OBJ) $(LIB)
 	$(QUIET)$(CC) $(ALL_LDFLAGS) -o $@ $(GOLDEN_OBJ) $(LIB) $(ALL_LDLIBS)
 
 comma := ,
-# What tests/turns.h looks in on.
-TURN_TESTS := $(patsubst tests/%.c,$(OUT)/tests/%,$(shell grep -l '"tests/turns.h"' tests/test_*.c))
+# What tests/turns.h looks in on; tests/accounts.h includes it.
+TURN_TESTS := $(patsubst tests/%.c,$(OUT)/tests/%,$(shell grep -lE '"tests/(turns|accounts).h"' tests/test_*.c))
 $(TURN_TESTS): ALL_LDFLAGS += -Wl,--wrap=rv_stage_step
 # Calls of our own code that may allocate or block.
 $(OUT)/tests/test_pipeline_steady: ALL_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,posix_memalign malloc calloc \

@@ -47,6 +47,54 @@ static void print_stages(const json_t *plan) {
     free(text);
 }
 
+/* "4 (24), 5 (2)": so many updates old, and how many passes of a chunk. */
+static void counts_print(const json_t *counts, char *cell, size_t size) {
+    const json_t *value;
+    size_t d, used = 0;
+    cell[0] = 0;
+    json_array_foreach((json_t *)counts, d, value) {
+        double count = json_number_value(value);
+        if (count > 0 && used < size)
+            used += (size_t)snprintf(cell + used, size - used, "%s%zu (%.0f)", used ? ", " : "", d,
+                                     count);
+    }
+}
+
+/* Of late gradients: how late, and what that takes. */
+static void print_delay(const json_t *plan) {
+    enum { COLUMNS = 10, CELL = 48 };
+    static const char *const head[COLUMNS] = {"stage",   "forward",  "backward", "versions",
+                                              "weights", "versions", "tapes",    "state",
+                                              "slots",   "samples"};
+    static const bool right[COLUMNS] = {true, false, false, true, true,
+                                        true, true,  true,  true, true};
+    const json_t *stages = json_object_get(plan, "stage");
+    size_t rows = json_array_size(stages) + 1;
+    char(*text)[CELL] = calloc(rows * COLUMNS, CELL);
+    const char **cells = calloc(rows * COLUMNS, sizeof *cells);
+    for (size_t i = 0; text && cells && i < rows * COLUMNS; i++)
+        cells[i] = i < COLUMNS ? head[i] : text[i];
+    for (size_t r = 1; text && cells && r < rows; r++) {
+        static const char *const bytes[] = {"weights", "versions", "tapes", "state", "slots"};
+        const json_t *s = json_array_get(stages, r - 1), *delay = json_object_get(s, "delay");
+        char(*cell)[CELL] = text + r * COLUMNS;
+        snprintf(cell[0], CELL, "%.0f", number(s, "stage"));
+        counts_print(json_object_get(delay, "forward"), cell[1], CELL);
+        counts_print(json_object_get(delay, "backward"), cell[2], CELL);
+        snprintf(cell[3], CELL, "%.0f", number(delay, "versions"));
+        for (int k = 0; k < 5; k++)
+            snprintf(cell[4 + k], CELL, "%.2f",
+                     number(json_object_get(s, "bytes"), bytes[k]) / 1e6);
+        snprintf(cell[9], CELL, "%.0f", number(delay, "samples_in_flight"));
+    }
+    const rv_grid grid = {COLUMNS, 0, right};
+    puts("\npasses under weights so many updates old, versions kept, MB at the peak, samples in "
+         "flight:");
+    if (text && cells) rv_print_grid(&grid, cells, (int)rows);
+    free(cells);
+    free(text);
+}
+
 /* Every schedule at the chosen chunks: what the taken one is compared with. */
 static void print_rivals(const json_t *plan) {
     const json_t *rivals = json_object_get(plan, "why"), *rival;
@@ -93,6 +141,8 @@ static void print_tapes(const json_t *plan) {
 
 static void print_plan(const json_t *plan) {
     const json_t *picture = json_object_get(plan, "picture"), *line;
+    const json_t *delay = json_object_get(plan, "delay");
+    bool delayed = json_is_object(delay);
     size_t i;
     printf("schedule %s: %.0f stages, %.0f micro-batches, %.0f chunks, %.0f slots per edge\n\n",
            word(plan, "schedule"), number(plan, "stages"), number(plan, "micro_batches"),
@@ -101,14 +151,23 @@ static void print_plan(const json_t *plan) {
     puts("         F forward, B backward, W weights, U update, N norm, . waiting; small: odd "
          "micro-batch\n");
     print_stages(plan);
-    printf("\nstep %.3f ms, lower bound %.3f ms, one device %.3f ms: %.2f times as fast; bubble "
+    if (delayed) print_delay(plan);
+    printf("\n%s %.3f ms, lower bound %.3f ms, one device %.3f ms: %.2f times as fast; bubble "
            "%.1f %%\n",
-           number(plan, "makespan_ms"), number(plan, "lower_bound_ms"),
+           delayed ? "update" : "step", number(plan, "makespan_ms"), number(plan, "lower_bound_ms"),
            number(plan, "one_device_ms"), number(plan, "speed_up"), 100 * number(plan, "bubble"));
+    if (json_is_number(json_object_get(delay, "step_1f1b_ms")))
+        printf(
+            "that is with a full pipe, and %.2f times as fast as 1f1b: %.3f ms, bubble %.1f %%\n",
+            number(delay, "speed_up_1f1b"), number(delay, "step_1f1b_ms"),
+            100 * number(delay, "bubble_1f1b"));
+    if (number(delay, "waits_below_micro_batches") > 0)
+        printf("with fewer than %.0f micro-batches an update waits for its version\n",
+               number(delay, "waits_below_micro_batches"));
     printf("memory %.1f MB at the peak, of which %.1f MB are copies for saving; a message takes "
            "%.1f us\n",
            number(plan, "peak_bytes") / 1e6,
-           number(plan, "stages") > 1 ? number(plan, "copy_bytes") / 1e6 : 0.0,
+           number(plan, "stages") > 1 || delayed ? number(plan, "copy_bytes") / 1e6 : 0.0,
            1e3 * number(plan, "latency_ms"));
     print_tapes(plan);
     print_rivals(plan);

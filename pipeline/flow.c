@@ -77,16 +77,23 @@ static size_t room_of(const part *of) {
     return of->from ? (of->bytes + ALIGN - 1) / ALIGN * ALIGN : 0;
 }
 
+size_t rv_flow_bytes(const rv_batch *batch) {
+    part parts[PARTS];
+    size_t size = 0;
+    parts_of(batch, parts);
+    for (int i = 0; i < PARTS; i++)
+        size += room_of(&parts[i]);
+    return size;
+}
+
 rv_status rv_flow_feed(rv_flow *flow, const rv_batch *batch) {
     rv_status status = RV_OK;
     int64_t update = rv_flow_fed(flow);
     place *to = place_of(flow, update);
     part parts[PARTS];
     void *at[PARTS] = {0};
-    size_t size = 0, used = 0;
+    size_t size = rv_flow_bytes(batch), used = 0;
     parts_of(batch, parts);
-    for (int i = 0; i < PARTS; i++)
-        size += room_of(&parts[i]);
     if (size > to->size) {
         rv_free(to->memory);
         to->memory = NULL, to->size = 0;

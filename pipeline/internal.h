@@ -130,8 +130,6 @@ RV_CHECKED rv_status rv_setup_delay(rv_setup *setup, const char *schedule_file);
 RV_CHECKED rv_status rv_setup_delay_check(rv_setup *setup, int64_t samples);
 /* RV_CONFIG when the recipe has anything of it: `what` cannot do that. */
 RV_CHECKED rv_status rv_setup_delay_refuse(const rv_config *config, const char *what);
-/* The plan's order gives way to the endless one. */
-RV_CHECKED rv_status rv_setup_delay_plan(const rv_setup *setup, struct rv_plan *plan);
 /* The oracle on the plan's stages. */
 RV_CHECKED rv_status rv_setup_oracle(rv_setup *setup, const struct rv_plan *plan,
                                      int64_t total_steps, rv_engine **engine);

@@ -58,6 +58,11 @@ int rv_order_ahead(const rv_order *o) {
     return (o->rule.lead + o->chunks) / o->chunks;
 }
 
+/* One more is in the caller's hands while the first stage would begin it. */
+int rv_order_fed(const rv_order *o) {
+    return rv_order_ahead(o) / o->group + 2;
+}
+
 /* ---- lists ------------------------------------------------------------------------------ */
 
 static rv_order order_of(const rv_delay_desc *delay, int stages, int micros, int chunks, int s) {
@@ -98,15 +103,6 @@ out:
     return status;
 }
 
-/* End of update number `made`, from 1. */
-static double update_end(const rv_schedule *schedule, int stage, int made) {
-    int count, seen = 0, i = 0;
-    const rv_work *list = rv_schedule_list(schedule, stage, &count);
-    for (; i < count; i++)
-        if (list[i].kind == RV_WORK_U && ++seen == made) break;
-    return schedule->forecast.end[schedule->first[stage] + i];
-}
-
 double rv_schedule_busy(const rv_schedule *schedule, int stage, int from, int to) {
     double begin = 0, end = 0, busy = 0;
     int count, made = 0;
@@ -122,13 +118,12 @@ double rv_schedule_busy(const rv_schedule *schedule, int stage, int from, int to
     return end > begin ? busy / (end - begin) : 0;
 }
 
-void rv_schedule_steady(const rv_schedule *schedule, double *seconds, double *bubble) {
-    int half = rv_schedule_updates(schedule) / 2, stages = schedule->stages;
-    *seconds = schedule->forecast.total;
-    *bubble = schedule->forecast.bubble;
-    if (half < 2) return;
-    *seconds = update_end(schedule, 0, half + 1) - update_end(schedule, 0, half);
-    *bubble = 1;
-    for (int s = 0; s < stages; s++)
-        *bubble -= rv_schedule_busy(schedule, s, half, half + 1) / stages;
+double rv_schedule_made(const rv_schedule *schedule, int stage, int updates) {
+    int count, made = 0, i = 0;
+    const rv_work *list = rv_schedule_list(schedule, stage, &count);
+    for (; i < count; i++) {
+        made += list[i].kind == RV_WORK_U;
+        if (made == updates) break;
+    }
+    return schedule->forecast.end[schedule->first[stage] + i];
 }

@@ -33,6 +33,8 @@ int rv_order_flights(const rv_order *order);
 int rv_order_tapes(const rv_order *order);
 /* Micro-batches beyond that of its next update a stage may be asked to begin. */
 int rv_order_ahead(const rv_order *order);
+/* Updates that should be fed beyond the one awaited next, so that the first stage lacks none. */
+int rv_order_fed(const rv_order *order);
 
 /* The lists of `updates` updates under `delay`, with U and versions, not yet simulated. micros: of
  * an update. Phases without delay at start and end are left out: they need no more of anything. */
@@ -43,10 +45,8 @@ int rv_schedule_settled(const rv_delay_desc *delay, int stages, int micros, int 
 /* Share of the time in which stage s works between its updates `from` and `to`: end to end, F, B, W
  * and U. The schedule is simulated, each stage on a list of its own. */
 double rv_schedule_busy(const rv_schedule *schedule, int stage, int from, int to);
-/* Seconds from one update to the next and the share of the stages' time in which they wait, of a
- * simulated schedule: of its one step, or of an endless one in its middle, where it neither fills
- * nor drains. */
-void rv_schedule_steady(const rv_schedule *schedule, double *seconds, double *bubble);
+/* When the stage had made its first `updates` updates, at least one. */
+double rv_schedule_made(const rv_schedule *schedule, int stage, int updates);
 
 #ifdef __cplusplus
 }

@@ -256,7 +256,7 @@ static rv_status seek_smaller(const rv_plan_desc *desc, rv_plan_search *s, rv_co
     memcpy(plan->first, first, size);
     points_finish(points);
     TRY(stages_cost(desc, plan, points));
-    status = rv_plan_seek(s, plan);
+    status = (s->delay ? rv_plan_seek_endless : rv_plan_seek)(s, plan);
     if (status != RV_RESOURCE || plan->searched.least <= least) goto out;
 nothing:
     status = rv_fail(RV_RESOURCE, "%s", fault.message);
@@ -265,16 +265,35 @@ out:
     return status;
 }
 
+/* Of a step; what an endless order has told of itself stays. */
+void rv_plan_tell(rv_plan *plan) {
+    const rv_forecast *forecast = &plan->schedule.forecast;
+    if (plan->delay.mode) return;
+    plan->step = plan->until = forecast->total;
+    plan->bubble = forecast->bubble;
+    for (int i = 0; i < plan->stages; i++) {
+        const rv_part_cost *cost = &plan->stage[i].cost;
+        plan->stage[i].busy =
+            (plan->micros * (cost->f + cost->b + cost->w) + cost->u) / forecast->total;
+    }
+}
+
+/* In an endless order the busiest stage has nothing to wait for. */
 static rv_status sum_up(const rv_plan_desc *desc, rv_plan_search *s, rv_plan *plan) {
     rv_status status = RV_OK;
     rv_costs costs;
+    double busiest = 0;
     for (int i = 0; i < plan->stages; i++) {
         const rv_part_cost *cost = &plan->stage[i].cost;
-        plan->serial += plan->micros * (cost->f + cost->b + cost->w) + cost->u;
+        double own = plan->micros * (cost->f + cost->b + cost->w) + cost->u;
+        plan->serial += own;
+        busiest = fmax(busiest, own);
         if (desc->cost.train->clip_norm > 0) plan->serial += cost->norm;
     }
+    rv_plan_tell(plan);
     TRY(rv_plan_costs(s, plan->chunks, &costs));
     TRY(rv_schedule_bound(plan->stages, plan->micros, plan->chunks, &costs, &plan->bound));
+    if (s->delay) plan->bound = busiest;
     TRY(rv_plan_rivals(s, plan));
 out:
     return status;
@@ -324,7 +343,7 @@ rv_status rv_plan_make(const rv_plan_desc *desc, rv_plan *out) {
     if (desc->file) {
         TRY(file_read(desc, &s, &plan));
     } else {
-        status = rv_plan_seek(&s, &plan);
+        status = (s.delay ? rv_plan_seek_endless : rv_plan_seek)(&s, &plan);
         if (status == RV_RESOURCE && !desc->cuts && plan.stages > 1)
             status = seek_smaller(desc, &s, &points, &plan);
         TRY(status);
@@ -341,6 +360,8 @@ out:
 }
 
 void rv_plan_finish(rv_plan *plan) {
+    for (int s = 0; plan->stage && s < plan->stages; s++)
+        rv_account_finish(&plan->stage[s].account);
     rv_free(plan->tape);
     rv_free(plan->rivals);
     points_finish(&plan->blocks);

@@ -23,6 +23,8 @@ typedef struct rv_plan_desc {
     double memory;   /* bytes for all stages together; 0: no limit */
     bool mixes;      /* with a limit: tapes are kept, recomputed or spilled, whatever is fastest */
     const char *profile; /* costs from this file instead of measuring; or NULL */
+    /* With a mode: the endless order of it, at fixed chunks and with whole tapes. Borrowed. */
+    const rv_delay_desc *delay;
 } rv_plan_desc;
 
 typedef struct rv_plan_bytes { /* of a stage at its peak */
@@ -31,17 +33,22 @@ typedef struct rv_plan_bytes { /* of a stage at its peak */
     double tapes, state, slots, scratch;
 } rv_plan_bytes;
 
+/* Without `delay` what is said of a step is that of one step; with it, of one update while the pipe
+ * is full. */
+
 typedef struct rv_plan_stage {
     rv_part_cost cost; /* at the plan's chunks */
     rv_plan_bytes bytes;
     double forward_message,
         backward_message; /* bytes of the largest to the next stage, and from it */
+    double busy;          /* share of the time */
+    rv_account account;   /* of delay; zeroed: none */
 } rv_plan_stage;
 
 typedef struct rv_plan_rival { /* a schedule that was not, or was, taken */
     const char *name;
-    bool runs;
-    double total;
+    bool runs, endless;
+    double total, bubble;
     int slots, peak; /* most tapes of a stage, in chunks */
     char why[160];   /* not */
 } rv_plan_rival;
@@ -58,6 +65,8 @@ typedef struct rv_plan {
     int stages, micros, chunks;
     int *first; /* [stages + 1] layers */
     rv_schedule schedule;
+    double step, bubble;  /* seconds; the share of the stages' time, U and NORM left out */
+    double from, until;   /* times of the schedule between which it is shown */
     rv_searched searched; /* how thorough the search was */
     rv_plan_stage *stage;
     uint8_t *tape; /* [layers] rv_tape_policy as planned; NULL: all kept */
@@ -67,6 +76,9 @@ typedef struct rv_plan {
     double bound;  /* no schedule has a smaller makespan */
     double bytes;  /* of all stages, and the copy that saving takes */
     double copy;
+    double batches;      /* bytes of batches under way, where gradients are late */
+    rv_delay_desc delay; /* zeroed: none */
+    int waits; /* micro-batches of an update with fewer of which an order of batches waits; 0: no */
     rv_cost_points blocks; /* parts 0: not measured */
     rv_plan_rival *rivals;
     int rival_count;
@@ -78,6 +90,7 @@ RV_CHECKED rv_status rv_plan_make(const rv_plan_desc *desc, rv_plan *out);
 /* One stage with nothing to choose: nothing is measured, costs are all 1 and `serial` 0. */
 RV_CHECKED rv_status rv_plan_one(const rv_net *net, const rv_train_desc *train, rv_plan *out);
 void rv_plan_finish(rv_plan *plan);
+void rv_plan_tell(rv_plan *plan); /* step, bubble, busy from the schedule of a step */
 double rv_plan_stage_bytes(const rv_plan_stage *stage);
 bool rv_plan_mixes(const rv_plan_desc *desc); /* policies of tapes are chosen */
 /* "keep", "recompute", "spill", or "mixed": the tapes of a stage. */
@@ -92,7 +105,8 @@ json_t *rv_profile_json(const rv_plan *plan, const rv_net *net);
 RV_CHECKED rv_status rv_profile_read(const char *path, const rv_net *net, rv_plan *plan);
 
 /* ---- pictures (plan_picture.c) ---------------------------------------------------------- */
-/* The timeline of one step: one line per stage, at most `columns` wide. *text: rv_free. */
+/* The timeline from plan->from to plan->until: one line per stage, at most `columns` wide. *text:
+ * rv_free. */
 RV_CHECKED rv_status rv_plan_picture(const rv_plan *plan, int columns, char **text);
 RV_CHECKED rv_status rv_plan_svg(const rv_plan *plan, char **text);
 

@@ -14,6 +14,7 @@ rv_status rv_plan_one(const rv_net *net, const rv_train_desc *train, rv_plan *ou
                          &plan.schedule));
     TRY(rv_schedule_add_updates(&plan.schedule, plan.micros, train->clip_norm > 0));
     TRY(rv_schedule_simulate(&plan.schedule, &costs, NULL));
+    rv_plan_tell(&plan);
     *out = plan;
     plan = (rv_plan){0};
 out:

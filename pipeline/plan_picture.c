@@ -49,13 +49,15 @@ static char letter_of(const rv_work *work) {
 /* A cell shows what took most of its time; nothing where that is waiting. */
 static void line_of(const rv_plan *plan, int worker, int cells, char *line) {
     const rv_schedule *schedule = &plan->schedule;
-    double width = schedule->forecast.total / cells, most[CELLS_MOST], idle[CELLS_MOST];
+    double width = (plan->until - plan->from) / cells, most[CELLS_MOST], idle[CELLS_MOST];
     for (int i = 0; i < cells; i++)
         line[i] = '.', most[i] = 0, idle[i] = width;
     line[cells] = 0;
     for (int p = schedule->first[worker]; p < schedule->first[worker + 1]; p++) {
-        double start = schedule->forecast.start[p], end = schedule->forecast.end[p];
-        for (int i = (int)(start / width); i < cells && i * width < end; i++) {
+        double start = schedule->forecast.start[p] - plan->from;
+        double end = fmin(schedule->forecast.end[p], plan->until) - plan->from;
+        if (end <= 0) continue;
+        for (int i = (int)(fmax(start, 0) / width); i < cells && i * width < end; i++) {
             double share = fmin(end, (i + 1) * width) - fmax(start, i * width);
             idle[i] -= fmax(share, 0);
             if (share <= most[i]) continue;
@@ -77,7 +79,7 @@ rv_status rv_plan_picture(const rv_plan *plan, int columns, char **text) {
         line_of(plan, s, cells, line);
         TRY(put(&p, "stage %-3d%s\n", s, line));
     }
-    int length = snprintf(end, sizeof end, "%.3g ms", 1e3 * plan->schedule.forecast.total);
+    int length = snprintf(end, sizeof end, "%.3g ms", 1e3 * (plan->until - plan->from));
     TRY(put(&p, "%*s0%*s\n", LABEL, "", cells - 1, length < cells ? end : ""));
     *text = p.text;
     p.text = NULL;
@@ -97,9 +99,11 @@ static rv_status bar(page *p, const rv_plan *plan, int worker, int at) {
                                                        "#2f8f6b", "#666666", "#b04fb0"};
     const rv_schedule *schedule = &plan->schedule;
     const rv_work *work = &schedule->items[at];
-    double scale = (WIDTH - LEFT - 10) / schedule->forecast.total;
-    double start = schedule->forecast.start[at], end = schedule->forecast.end[at];
+    double scale = (WIDTH - LEFT - 10) / (plan->until - plan->from);
+    double start = fmax(schedule->forecast.start[at], plan->from) - plan->from;
+    double end = fmin(schedule->forecast.end[at], plan->until) - plan->from;
     char name[RV_WORK_TEXT];
+    if (end <= 0 || end <= start) return RV_OK; /* before or after what is shown */
     rv_work_print(work, worker, name);
     return put(p,
                "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" "
@@ -128,8 +132,8 @@ rv_status rv_plan_svg(const rv_plan *plan, char **text) {
     TRY(put(&p,
             "<text x=\"%d\" y=\"%d\">%s, %d chunks, %d micro-batches: %.3g ms, bubble %.1f %%"
             "</text>\n</svg>\n",
-            LEFT, height - 12, schedule->name, plan->chunks, plan->micros,
-            1e3 * schedule->forecast.total, 100 * schedule->forecast.bubble));
+            LEFT, height - 12, schedule->name, plan->chunks, plan->micros, 1e3 * plan->step,
+            100 * plan->bubble));
     *text = p.text;
     p.text = NULL;
 out:

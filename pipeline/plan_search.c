@@ -45,13 +45,14 @@ static rv_part_cost cost_of(const rv_plan_search *s, int stage, int chunks) {
 /* The part of the net a stage has, and how it is run. */
 typedef struct piece {
     int first, last, chunks, slots;
-    double scratch;
+    double scratch, versions; /* bytes */
+    int flights;
     int records;         /* tapes at the peak, in chunks */
     const rv_work *list; /* NULL: as few benches as can be */
     int count;
 } piece;
 
-/* Micro-batches between first F and last W need a state each; little, so M of them are counted. */
+/* Micro-batches between first F and last W need a state each; little, so of steps M are counted. */
 static rv_status part_weigh(const rv_plan_search *s, const piece *part, rv_plan_stage *stage) {
     rv_status status = RV_OK;
     const rv_net *net = s->desc->cost.net;
@@ -75,8 +76,9 @@ static rv_status part_weigh(const rv_plan_search *s, const piece *part, rv_plan_
                                  .count = part->count};
     stage->bytes = (rv_plan_bytes){
         .weights = 4 * ((double)range.n_all + (s->copies - 1) * (double)range.n_trained),
+        .versions = part->versions,
         .tapes = (double)rv_tapes_bytes(&tapes),
-        .state = (s->micros + 1.0) * (double)rv_state_bytes(&range, rows),
+        .state = (part->flights + 1.0) * (double)rv_state_bytes(&range, rows),
         .slots = part->slots * (in + stage->backward_message),
         .scratch = part->scratch,
     };
@@ -91,11 +93,35 @@ static double copy_bytes(const rv_plan_search *s) {
     return s->copies * 4 * (double)s->desc->cost.net->n_all;
 }
 
+/* What a stage of the endless order keeps that one of steps does not. */
+static void part_endless(const rv_plan_search *s, int stage, piece *part) {
+    part->flights = s->micros;
+    if (!s->delay) return;
+    const rv_range range = rv_net_range(s->desc->cost.net, part->first, part->last);
+    const rv_delay_shape shape = {s->stages, part->chunks, s->micros, stage};
+    const rv_order order = {.rule = rv_delay_rule_of(s->delay, &shape), .chunks = part->chunks};
+    part->versions = rv_weights_bytes(&order.rule, &range);
+    part->flights = rv_order_flights(&order);
+    part->records = rv_order_tapes(&order);
+    part->list = NULL, part->count = 0; /* tapes are whole, and it has more cells than there are */
+}
+
+/* Batches that the first stage may begin before the last update is awaited. */
+static double batches_bytes(const rv_plan_search *s, int chunks) {
+    const rv_batch *batch = s->desc->cost.batch;
+    if (!s->delay) return 0;
+    const rv_delay_shape shape = {s->stages, chunks, s->micros, 0};
+    const rv_order order = {
+        .rule = rv_delay_rule_of(s->delay, &shape), .chunks = chunks, .group = s->micros};
+    double update = (double)s->desc->cost.train->batch / batch->B;
+    return (rv_order_fed(&order) + RV_FLOW_BESIDE) * update * (double)rv_flow_bytes(batch);
+}
+
 /* stage: [stages], bytes and messages are filled in; or NULL. */
 static rv_status weigh(const rv_plan_search *s, int chunks, int slots, const rv_schedule *schedule,
                        rv_plan_stage *stage, double *bytes) {
     rv_status status = RV_OK;
-    *bytes = s->stages > 1 ? copy_bytes(s) : 0;
+    *bytes = (s->stages > 1 || s->delay ? copy_bytes(s) : 0) + batches_bytes(s, chunks);
     for (int i = 0; i < s->stages; i++) {
         rv_plan_stage own = {0}, *to = stage ? &stage[i] : &own;
         piece part = {.first = s->first[i],
@@ -105,6 +131,7 @@ static rv_status weigh(const rv_plan_search *s, int chunks, int slots, const rv_
                       .scratch = rv_plan_cost_at(s->points, i, chunks).scratch_bytes,
                       .records = schedule ? schedule->forecast.peak[i] : chunks};
         if (schedule) part.list = rv_schedule_list(schedule, i, &part.count);
+        part_endless(s, i, &part);
         TRY(part_weigh(s, &part, to));
         *bytes += rv_plan_stage_bytes(to);
     }
@@ -121,6 +148,7 @@ rv_status rv_plan_adopt(rv_plan_search *s, rv_plan *plan) {
     const rv_schedule *schedule = &plan->schedule;
     plan->chunks = schedule->chunks;
     plan->copy = copy_bytes(s);
+    plan->batches = batches_bytes(s, plan->chunks);
     for (int i = 0; i < plan->stages; i++)
         plan->stage[i].cost = cost_of(s, i, plan->chunks);
     return weigh(s, plan->chunks, schedule->slots, schedule, plan->stage, &plan->bytes);
@@ -169,6 +197,7 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
                           .latency = plan->latency,
                           .tape = desc->cost.train->tape,
                           .spill = plan->spill,
+                          .delay = desc->delay && desc->delay->mode ? desc->delay : NULL,
                           .idle = desc->stages * desc->cost.threads < rv_host_threads()};
     TRY(rv_optimizer_create(desc->cost.net, desc->cost.train, INT32_MAX, &optimizer));
     s->copies = 2 + rv_optimizer_slots(optimizer);
@@ -315,10 +344,12 @@ out:
     return status;
 }
 
-rv_status rv_plan_rivals(rv_plan_search *s, rv_plan *plan) {
+/* Of steps: without the versions and batches of an endless order. */
+static rv_status rivals_of_steps(rv_plan_search *s, rv_plan *plan) {
     rv_status status = RV_OK;
     const rv_table *table = rv_generator_table();
-    TRY(rv_alloc((size_t)table->count, sizeof *plan->rivals, "schedules", &plan->rivals));
+    const rv_delay_desc *delay = s->delay;
+    s->delay = NULL;
     for (int row = 0; row < table->count; row++) {
         const rv_generator *generator = (const void *)rv_table_row(table, row);
         rv_plan_rival *rival = &plan->rivals[plan->rival_count];
@@ -334,21 +365,46 @@ rv_status rv_plan_rivals(rv_plan_search *s, rv_plan *plan) {
         status = RV_OK;
         if (!rival->runs) continue;
         rival->total = found.forecast.total;
+        rival->bubble = found.forecast.bubble;
         rival->slots = found.slots;
         for (int i = 0; i < plan->stages; i++)
             if (found.forecast.peak[i] > rival->peak) rival->peak = found.forecast.peak[i];
         rv_schedule_finish(&found);
     }
 out:
+    s->delay = delay;
+    return status;
+}
+
+/* Endless orders are compared with those that update as often. */
+static rv_status rivals_endless(rv_plan_search *s, rv_plan *plan) {
+    rv_status status = RV_OK;
+    const rv_table *table = rv_delay_table();
+    for (int row = 0; row < table->count; row++) {
+        const rv_delay_desc other = {.mode = (const void *)rv_table_row(table, row)};
+        if (other.mode->batch != s->delay->mode->batch && s->micros > 1) continue;
+        TRY(rv_plan_endless_rival(s, plan->chunks, &other, &plan->rivals[plan->rival_count++]));
+    }
+out:
+    return status;
+}
+
+rv_status rv_plan_rivals(rv_plan_search *s, rv_plan *plan) {
+    rv_status status = RV_OK;
+    size_t most = (size_t)(rv_generator_table()->count + rv_delay_table()->count);
+    TRY(rv_alloc(most, sizeof *plan->rivals, "schedules", &plan->rivals));
+    TRY(rivals_of_steps(s, plan));
+    if (s->delay) TRY(rivals_endless(s, plan));
+out:
     return status;
 }
 
 /* ---- cuts of least memory --------------------------------------------------------------- */
 
-/* Bytes of a stage of blocks [from, to), or its layers. */
-static rv_status blocks_weigh(const rv_plan_search *s, const rv_cost_points *blocks, int from,
-                              int to, int chunks, double *bytes) {
-    rv_plan_stage stage = {0};
+/* Bytes of a stage of blocks [from, to). */
+static rv_status blocks_weigh(const rv_plan_search *s, const rv_cost_points *blocks, int stage,
+                              int from, int to, int chunks, double *bytes) {
+    rv_plan_stage weighed = {0};
     piece part = {.first = blocks->part[0][from].first,
                   .last = blocks->part[0][to - 1].last,
                   .chunks = chunks,
@@ -356,8 +412,9 @@ static rv_status blocks_weigh(const rv_plan_search *s, const rv_cost_points *blo
                   .records = chunks};
     for (int i = from; i < to; i++)
         part.scratch = fmax(part.scratch, rv_plan_cost_at(blocks, i, chunks).scratch_bytes);
-    rv_status status = part_weigh(s, &part, &stage);
-    *bytes = rv_plan_stage_bytes(&stage);
+    part_endless(s, stage, &part);
+    rv_status status = part_weigh(s, &part, &weighed);
+    *bytes = rv_plan_stage_bytes(&weighed);
     return status;
 }
 
@@ -371,8 +428,8 @@ static rv_status cuts_at(const rv_plan_search *s, const rv_cost_points *blocks, 
     for (int i = 0; i < L; i++)
         for (int j = i + 1; j <= L; j++) {
             double bytes;
-            TRY(blocks_weigh(s, blocks, i, j, chunks, &bytes));
             for (int k = 1; k <= s->stages; k++) {
+                if (k == 1 || s->delay) TRY(blocks_weigh(s, blocks, k - 1, i, j, chunks, &bytes));
                 double sum = least[(k - 1) * row + i] + bytes;
                 if (sum < least[k * row + j]) least[k * row + j] = sum, from[k * row + j] = i;
             }

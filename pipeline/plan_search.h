@@ -27,6 +27,7 @@ typedef struct rv_plan_search {
     uint8_t *layers;     /* [layers] the same */
     double spill;        /* bytes per second to and from the disk */
     bool idle;           /* there are processors left for writing and reading */
+    const rv_delay_desc *delay; /* NULL: steps */
 } rv_plan_search;
 
 /* Points hold a cost for each stage between `first`. */
@@ -44,6 +45,11 @@ RV_CHECKED rv_status rv_plan_bytes_of(void *search, int chunks, int slots,
 RV_CHECKED rv_status rv_plan_seek(rv_plan_search *s, rv_plan *plan);
 /* Chunks, costs and bytes of the stages as plan->schedule has them. */
 RV_CHECKED rv_status rv_plan_adopt(rv_plan_search *s, rv_plan *plan);
+/* The same of an endless order (plan_delay.c). */
+RV_CHECKED rv_status rv_plan_seek_endless(rv_plan_search *s, rv_plan *plan);
+/* How long an update takes in it, and the fewest slots that lose nothing. */
+RV_CHECKED rv_status rv_plan_endless_rival(rv_plan_search *s, int chunks,
+                                           const rv_delay_desc *delay, rv_plan_rival *rival);
 /* What every row would give at the plan's chunks: why the plan is as it is. */
 RV_CHECKED rv_status rv_plan_rivals(rv_plan_search *s, rv_plan *plan);
 /* Cuts between blocks with which the least bytes suffice, at whatever number of chunks that may be

@@ -14,8 +14,7 @@ static int ahead_of(const rv_pipeline *p) {
     const rv_order order = {.rule = rv_delay_rule_of(p->desc.delay, &shape),
                             .chunks = shape.chunks,
                             .group = shape.micros};
-    /* One more is in the caller's hands while the first stage would begin it. */
-    return rv_order_ahead(&order) / shape.micros + 2;
+    return rv_order_fed(&order);
 }
 
 int rv_pipeline_ahead(const rv_pipeline *p) {
@@ -23,7 +22,7 @@ int rv_pipeline_ahead(const rv_pipeline *p) {
 }
 
 rv_status rv_run_flow_open(rv_pipeline *p) {
-    return rv_flow_create(ahead_of(p) + 2, &p->flow);
+    return rv_flow_create(ahead_of(p) + RV_FLOW_BESIDE, &p->flow);
 }
 
 bool rv_pipeline_still(const rv_pipeline *p) {

@@ -6,9 +6,6 @@
 #include "pipeline/order.h"
 #include "pipeline/plan.h"
 
-/* Two equal stages are busy all the time with so many messages between them. */
-enum { SLOTS = 4 };
-
 /* A failure is put where the key stands. */
 static rv_status placed(const rv_config *config, const char *section, const char *key,
                         rv_status status) {
@@ -29,7 +26,6 @@ static rv_status able(const rv_config *config, const char *mode, const char *sch
         {config->train.tape, "pipeline", "tape", "keeps whole tapes: leave it out"},
         {config->train.truncate > 0, "pipeline", "truncate", "goes back over all chunks"},
         {config->chunks_auto, "pipeline", "chunks", "has delays by chunks: give their number"},
-        {config->pipeline_memory > 0, "pipeline", "memory", "does not count its versions yet"},
         {config->health_policy == RV_HEALTH_SKIP_STEP, "health", "policy",
          "cannot take an update back: use abort"},
     };
@@ -106,32 +102,6 @@ rv_status rv_setup_delay_refuse(const rv_config *config, const char *what) {
                           "\"pipeline.%s\": verify runs delayed gradients and their "
                           "corrections, %s does not yet",
                           key, what));
-}
-
-rv_status rv_setup_delay_plan(const rv_setup *setup, rv_plan *plan) {
-    rv_status status = RV_OK;
-    const rv_delay_desc *delay = &setup->delay;
-    int stages = plan->stages, slots = setup->config->slots ? setup->config->slots : SLOTS;
-    double *cost = NULL;
-    TRY(rv_alloc((size_t)stages * 4, sizeof *cost, "costs", &cost));
-    for (int s = 0; s < stages; s++) {
-        const rv_part_cost *part = &plan->stage[s].cost;
-        cost[s] = part->f, cost[stages + s] = part->b;
-        cost[2 * stages + s] = part->w, cost[3 * stages + s] = part->u;
-    }
-    const rv_costs costs = {.f = cost,
-                            .b = cost + stages,
-                            .w = cost + 2 * stages,
-                            .u = cost + 3 * stages,
-                            .latency = plan->latency};
-    rv_schedule_finish(&plan->schedule);
-    TRY(rv_schedule_endless(delay, stages, plan->micros, plan->chunks,
-                            rv_schedule_settled(delay, stages, plan->micros, plan->chunks), slots,
-                            &plan->schedule));
-    TRY(rv_schedule_simulate(&plan->schedule, &costs, NULL));
-out:
-    rv_free(cost);
-    return status;
 }
 
 rv_status rv_setup_oracle(rv_setup *setup, const rv_plan *plan, int64_t total_steps,

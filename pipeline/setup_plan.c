@@ -70,11 +70,10 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         .chunks_auto = config->chunks_auto && !wish->schedule_file,
         .cuts = config->cut_count && !wish->devices ? config->cuts : NULL,
         .profile = wish->profile,
-        .mixes = config->tape_auto,
+        .mixes = config->tape_auto && !setup->delay.mode,
+        .delay = &setup->delay,
     };
     TRY(generator_of(config, &desc.generator));
-    /* Cuts and costs do not depend on the order: any that any stages can have will do. */
-    if (setup->delay.mode) desc.generator = rv_generator_find("1f1b");
     if (config->pipeline_memory > 0) {
         /* The limit is for the whole process: data and network have taken their part already. */
         desc.memory = config->pipeline_memory - rv_host_resident();
@@ -100,7 +99,6 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         .threads = setup->threads,
     };
     TRY(placed(config, "schedule", rv_plan_make(&desc, plan)));
-    if (setup->delay.mode) TRY(rv_setup_delay_plan(setup, plan));
     /* From here on config and plan agree: stages are made from the one, lists from the other. */
     train->chunks = plan->chunks;
     if (config->tape_auto) train->tape = plan->tape; /* lives as long as what is made of the plan */

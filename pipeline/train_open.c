@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "pipeline/order.h"
 #include "pipeline/plan.h"
 #include "pipeline/train.h"
 
@@ -57,7 +56,6 @@ static void say_plan(const rv_training *training) {
     const rv_plan *plan = setup->plan;
     char cuts[256] = "", tapes[256] = "";
     size_t used = 0;
-    double seconds, bubble;
     int truncate = setup->config->train.truncate;
     if (truncate > 0)
         rv_training_say(training,
@@ -73,15 +71,14 @@ static void say_plan(const rv_training *training) {
     for (int s = 0; plan->tape && s < plan->stages && used < sizeof tapes; s++)
         used += (size_t)snprintf(tapes + used, sizeof tapes - used, "%s%s",
                                  s > 0 ? ", " : "; tapes: ", rv_plan_tape(plan, s));
-    rv_schedule_steady(&plan->schedule, &seconds, &bubble);
     rv_training_say(training,
                     "plan: %d stage%s%s; schedule %s, %d micro-batch%s, %d chunk%s, %d slot%s; "
                     "%.3g ms a step, %.2f times one device%s",
                     plan->stages, plan->stages == 1 ? "" : "s", cuts, plan->schedule.name,
                     plan->micros, plan->micros == 1 ? "" : "es", plan->chunks,
                     plan->chunks == 1 ? "" : "s", plan->schedule.slots,
-                    plan->schedule.slots == 1 ? "" : "s", 1e3 * seconds, plan->serial / seconds,
-                    tapes);
+                    plan->schedule.slots == 1 ? "" : "s", 1e3 * plan->step,
+                    plan->serial / plan->step, tapes);
 }
 
 /* A folder that exists is locked first of all, so that a second run is told at once. */

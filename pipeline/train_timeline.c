@@ -1,7 +1,6 @@
 /* What the stages of a pipeline did over a run: lines of the log, one line of metrics.jsonl. */
 #include <math.h>
 
-#include "pipeline/order.h"
 #include "pipeline/plan.h"
 #include "pipeline/train.h"
 
@@ -33,8 +32,7 @@ rv_status rv_training_timeline(rv_training *training) {
     char *line = NULL;
     json_t *stages = NULL;
     if (!timeline || rv_timeline_steps(timeline) == 0) return RV_OK;
-    double seconds, planned, measured = rv_timeline_bubble(timeline);
-    rv_schedule_steady(&plan->schedule, &seconds, &planned);
+    double planned = plan->bubble, measured = rv_timeline_bubble(timeline);
     stages = json_array();
     for (int s = 0; s < plan->stages; s++) {
         rv_stage_times times;

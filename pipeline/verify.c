@@ -13,7 +13,6 @@ enum { STEPS = 3, DELAYED_STEPS = 50 };
 
 typedef struct trial {
     const rv_plan_options *options;
-    bool steps; /* schedules of steps alone: no delayed ones */
     rv_setup setup;
     rv_share train;
     rv_plan plan;
@@ -37,7 +36,6 @@ static rv_status trial_open(trial *t) {
                           .devices = options->devices};
     rv_setup *setup = &t->setup;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
-    if (t->steps) TRY(rv_setup_delay_refuse(setup->config, "plan"));
     TRY(rv_setup_delay(setup, wish.schedule_file));
     TRY(rv_share_open(&t->train, setup->config, RV_SPLIT_TRAIN, true));
     TRY(rv_setup_delay_check(setup, t->train.source.count));
@@ -71,7 +69,7 @@ static rv_status dump_text(const rv_plan *plan, char **text) {
 
 rv_status rv_plan_run(const rv_plan_options *options, char **json) {
     rv_status status = RV_OK;
-    trial t = {.options = options, .steps = true};
+    trial t = {.options = options};
     TRY(trial_open(&t));
     if (options->dump) TRY(write_text(options->dump, &t.plan, dump_text));
     if (options->svg) TRY(write_text(options->svg, &t.plan, rv_plan_svg));

@@ -3,100 +3,7 @@
  * lists say beforehand, by threads and by the seeded driver, for every mode, with and without
  * chunks.
  */
-#include <time.h>
-
-#include "pipeline/order.h"
-#include "pipeline/weights.h"
-#include "tests/pipes.h"
-#include "tests/turns.h"
-
-enum { UPDATES = 30, STAGES = 4, SAMPLES = 6 /* equal micro-batches */ };
-
-static const struct {
-    const char *mode, *corrections;
-    int micros;
-} modes[] = {
-    {"pb", "", 1},       {"stale", "", 1},      {"pipedream", "", 1},  {"ddg", "", 1},
-    {"ddg_code", "", 1}, {"2bw", "", 3},        {"xpipe", "", 3},      {"pb", "stash", 1},
-    {"pb", "lwp_v", 1},  {"stale", "lwp_w", 1}, {"pb", "t1 t2 t3", 1}, {"stale", "ema", 1},
-    {"2bw", "lwp_w", 2},
-};
-enum { MODES = sizeof modes / sizeof *modes };
-
-static rv_delay_desc desc_of(int k) {
-    rv_delay_desc desc = {0};
-    char copy[64], *rest = NULL;
-    desc.mode = (const rv_delay_mode *)(const void *)rv_table_find(rv_delay_table(), modes[k].mode);
-    if (!desc.mode) fail_msg("no mode %s", modes[k].mode);
-    snprintf(copy, sizeof copy, "%s", modes[k].corrections);
-    for (char *word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
-        double steps = strcmp(word, "t3") == 0 ? 5 : strcmp(word, "t1") == 0 ? 16 : 0;
-        OK(rv_delay_add(&desc, word, steps > 0 ? "steps" : NULL, steps));
-    }
-    return desc;
-}
-
-/* ---- a run ------------------------------------------------------------------------------ */
-
-/* The first stage does not look what to do before all batches are there that it could begin: else
- * its order depends on how fast the caller is. */
-static rv_status hold(void *self, rv_stage *stage, bool *stalls) {
-    const int *ahead = self;
-    const struct timespec moment = {0, 20000};
-    int64_t fed = stage->weights.made + *ahead - 1;
-    (void)stalls;
-    if (stage->desc.index > 0) return RV_OK;
-    while (rv_flow_fed(stage->desc.flow) < (fed < UPDATES ? fed : UPDATES))
-        (void)nanosleep(&moment, NULL);
-    return RV_OK;
-}
-
-typedef struct trial {
-    small s;
-    rv_delay_desc delay;
-    pipe_way way;
-    int first[SMALL_LAYERS + 1];
-    rv_schedule schedule;
-    rv_pipeline *pipeline;
-} trial;
-
-static void trial_run(trial *t, int k, int64_t until) {
-    static const double one[STAGES] = {1, 1, 1, 1};
-    const rv_costs costs = {.f = one, .b = one, .w = one};
-    const pipe_way *way = &t->way;
-    int fed = 0, ahead;
-    t->delay = desc_of(k);
-    t->delay.until = until;
-    pipe_open(&t->s, &pipe_nets[0], way);
-    rv_delay_train(&t->delay, &t->s.train);
-    OK(rv_delay_check(&t->delay, &t->s.train));
-    pipe_cut(&t->s, way, t->first);
-    OK(rv_schedule_endless(&t->delay, way->stages, way->micros, way->chunks, UPDATES, way->slots,
-                           &t->schedule));
-    OK(rv_schedule_simulate(&t->schedule, &costs, NULL));
-    rv_pipeline_desc desc = pipe_desc(&t->s, way, t->first, &t->schedule);
-    desc.delay = &t->delay;
-    OK(rv_pipeline_create(&desc, &t->pipeline));
-    ahead = rv_pipeline_ahead(t->pipeline);
-    if (way->driver == RV_DRIVER_THREADS) turns_now = (turns){hold, NULL, &ahead};
-    for (int u = 0; u < UPDATES; u++) {
-        rv_step_result result;
-        for (; fed < UPDATES && fed <= u + ahead; fed++) {
-            rv_batch batch = t->s.batch;
-            batch.B = SAMPLES, batch.epoch = (uint32_t)fed;
-            OK(rv_pipeline_feed(t->pipeline, &batch));
-        }
-        OK(rv_pipeline_await(t->pipeline, &result));
-    }
-    rv_pipeline_rest(t->pipeline);
-    turns_now = (turns){0};
-}
-
-static void trial_finish(trial *t) {
-    rv_pipeline_destroy(t->pipeline);
-    rv_schedule_finish(&t->schedule);
-    small_finish(&t->s);
-}
+#include "tests/accounts.h"
 
 /* ---- what it should be ------------------------------------------------------------------ */
 
@@ -154,7 +61,9 @@ static void measured_is_planned_for_every_mode(void **state) {
                                .driver = n / STAGES / 2 ? RV_DRIVER_SEEDED : RV_DRIVER_THREADS,
                                .seed = (uint64_t)k}};
             bool starts_late = strstr(modes[k].corrections, "t3") != NULL;
-            trial_run(&t, k, 0);
+            trial_open(&t, k);
+            trial_list(&t);
+            trial_run(&t, &t.schedule, t.first, 0);
             for (int s = 0; s < t.way.stages; s++) {
                 char where[96];
                 const rv_stage *stage = rv_pipeline_stage(t.pipeline, s);
@@ -173,7 +82,10 @@ static void delay_that_ends_is_counted(void **state) {
     (void)state;
     for (int k = 0; k < MODES; k++) {
         trial t = {.way = {.stages = 3, .micros = modes[k].micros, .chunks = 2, .timeout = 60}};
-        trial_run(&t, k, 13);
+        trial_open(&t, k);
+        trial_list(&t);
+        t.delay.until = 13;
+        trial_run(&t, &t.schedule, t.first, 0);
         for (int s = 0; s < 3; s++)
             rule_check(&t, rv_pipeline_stage(t.pipeline, s), modes[k].mode);
         trial_finish(&t);

@@ -1,0 +1,166 @@
+/*
+ * The plan of an order that never ends: so many updates of it are simulated that the pipe is full
+ * when they are looked at and does not yet run empty. Chunks are fixed and tapes whole, so slots
+ * are all there is to choose.
+ */
+#include <math.h>
+
+#include "pipeline/plan_search.h"
+
+/* Items that are simulated at most where fewer updates will do, updates that are looked at. */
+enum { ITEMS = 2000000, LOOK = 24, LOOK_LEAST = 4 };
+/* Costs are measured: a rate that differs by less is the same. */
+static const double close = 1e-6;
+
+typedef struct trial {
+    rv_plan_search *search;
+    const rv_delay_desc *delay;
+    int chunks;
+    int from, to, updates; /* the pipe is full from `from` on; looked at until `to`; simulated */
+    rv_schedule schedule;  /* the one tried last */
+    double period;
+} trial;
+
+static trial trial_of(rv_plan_search *s, const rv_delay_desc *delay, int chunks) {
+    const int settled = rv_schedule_settled(delay, s->stages, s->micros, chunks);
+    const double items = s->stages * (2.0 * s->micros * chunks + 1);
+    const int look = (int)fmax(LOOK_LEAST, fmin(LOOK, ITEMS / items - 2 * settled));
+    return (trial){.search = s,
+                   .delay = delay,
+                   .chunks = chunks,
+                   .from = settled,
+                   .to = settled + look,
+                   .updates = 2 * settled + look};
+}
+
+static rv_status try_slots(trial *t, int slots) {
+    rv_status status = RV_OK;
+    rv_plan_search *s = t->search;
+    rv_costs costs;
+    rv_schedule_finish(&t->schedule);
+    TRY(rv_plan_costs(s, t->chunks, &costs));
+    TRY(rv_schedule_endless(t->delay, s->stages, s->micros, t->chunks, t->updates, slots,
+                            &t->schedule));
+    TRY(rv_schedule_simulate(&t->schedule, &costs, NULL));
+    t->period =
+        (rv_schedule_made(&t->schedule, 0, t->to) - rv_schedule_made(&t->schedule, 0, t->from)) /
+        (t->to - t->from);
+out:
+    return status;
+}
+
+/* With more slots no order is slower, and without a limit none is faster. */
+static rv_status fewest_slots(trial *t) {
+    rv_status status = RV_OK;
+    int low = 0, high = 1, at;
+    TRY(try_slots(t, 0));
+    const double enough = t->period * (1 + close);
+    for (;; low = high, high *= 2) {
+        TRY(try_slots(t, high));
+        if (t->period <= enough) break;
+    }
+    for (at = high; high - low > 1;) {
+        at = low + (high - low) / 2;
+        TRY(try_slots(t, at));
+        *(t->period <= enough ? &high : &low) = at;
+    }
+    if (at != high) TRY(try_slots(t, high));
+out:
+    return status;
+}
+
+/* Fewer slots where these do not fit the memory. */
+static rv_status fit(trial *t, double *least) {
+    rv_status status = RV_OK;
+    const double memory = t->search->desc->memory;
+    for (int slots = t->schedule.slots;; slots--) {
+        TRY(rv_plan_bytes_of(t->search, t->chunks, slots, &t->schedule, least));
+        bool fits = memory <= 0 || *least <= memory, last = slots == 1 || t->search->desc->slots;
+        if (fits && slots < t->schedule.slots) TRY(try_slots(t, slots));
+        if (fits) goto out;
+        if (last)
+            FAIL(RV_RESOURCE,
+                 "pipeline.memory: schedule %s does not fit the %.1f MB that are left of it; it "
+                 "needs %.1f MB",
+                 t->delay->mode->row.name, memory / 1e6, *least / 1e6);
+    }
+out:
+    return status;
+}
+
+/* ---- what is told ----------------------------------------------------------------------- */
+
+/* So many updates that single items can be seen. */
+static void picture_choose(const trial *t, rv_plan *plan) {
+    int shown = 2 + 4 / (plan->micros * plan->chunks);
+    int until = t->from + shown < t->to ? t->from + shown : t->to;
+    plan->from = rv_schedule_made(&plan->schedule, plan->stages - 1, t->from);
+    plan->until = rv_schedule_made(&plan->schedule, plan->stages - 1, until);
+}
+
+static rv_status stage_tell(const trial *t, rv_plan *plan, int s) {
+    rv_status status = RV_OK;
+    const rv_train_desc *train = t->search->desc->cost.train;
+    const rv_delay_shape shape = {plan->stages, plan->chunks, plan->micros, s};
+    const rv_delay_rule rule = rv_delay_rule_of(t->delay, &shape);
+    const rv_range range =
+        rv_net_range(t->search->desc->cost.net, plan->first[s], plan->first[s + 1]);
+    const int rows = (train->batch + plan->micros - 1) / plan->micros;
+    rv_plan_stage *stage = &plan->stage[s];
+    const rv_part_cost *cost = &stage->cost;
+    stage->busy = (plan->micros * (cost->f + cost->b + cost->w) + cost->u) / t->period;
+    TRY(rv_account_init(&stage->account, rule.delay + 1));
+    rv_account_list(&stage->account, &plan->schedule, s, t->from, t->to, rows);
+    stage->account.versions = rule.delay + 1;
+    stage->account.stash = rv_weights_bytes(&rule, &range);
+out:
+    return status;
+}
+
+static rv_status tell(trial *t, rv_plan *plan) {
+    rv_status status = RV_OK;
+    double work = 0;
+    plan->schedule = t->schedule;
+    t->schedule = (rv_schedule){0};
+    TRY(rv_plan_adopt(t->search, plan));
+    plan->delay = *t->delay;
+    plan->step = t->period;
+    for (int s = 0; s < plan->stages; s++) {
+        const rv_part_cost *cost = &plan->stage[s].cost;
+        work += plan->micros * (cost->f + cost->b + cost->w);
+        TRY(stage_tell(t, plan, s));
+    }
+    plan->bubble = t->period > 0 ? 1 - work / (plan->stages * t->period) : 0;
+    picture_choose(t, plan);
+    int group = rv_group_2bw(plan->stages, plan->chunks);
+    bool always_one = t->delay->mode->batch && t->delay->mode->stash;
+    plan->waits = always_one && plan->micros < group ? group : 0;
+out:
+    return status;
+}
+
+rv_status rv_plan_seek_endless(rv_plan_search *s, rv_plan *plan) {
+    rv_status status = RV_OK;
+    trial t = trial_of(s, s->delay, s->desc->cost.train->chunks);
+    TRY(s->desc->slots ? try_slots(&t, s->desc->slots) : fewest_slots(&t));
+    TRY(fit(&t, &plan->searched.least));
+    TRY(tell(&t, plan));
+out:
+    rv_schedule_finish(&t.schedule);
+    return status;
+}
+
+rv_status rv_plan_endless_rival(rv_plan_search *s, int chunks, const rv_delay_desc *delay,
+                                rv_plan_rival *rival) {
+    rv_status status = RV_OK;
+    trial t = trial_of(s, delay, chunks);
+    *rival = (rv_plan_rival){.name = delay->mode->row.name, .runs = true, .endless = true};
+    TRY(s->desc->slots ? try_slots(&t, s->desc->slots) : fewest_slots(&t));
+    rival->total = t.period;
+    rival->slots = t.schedule.slots;
+    for (int i = 0; i < s->stages; i++)
+        if (t.schedule.forecast.peak[i] > rival->peak) rival->peak = t.schedule.forecast.peak[i];
+out:
+    rv_schedule_finish(&t.schedule);
+    return status;
+}

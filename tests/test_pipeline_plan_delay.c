@@ -1,0 +1,299 @@
+/*
+ * Plans of orders that never end: what they foretell of delay, versions and samples in flight is
+ * what stages do; their rate is that of as long a run as one likes; slots, memory, and how it looks
+ * from outside.
+ */
+#include "tests/accounts.h"
+/* after cmocka.h */
+#include "pipeline/plan.h"
+#include "tests/spawn.h"
+
+/* ---- plans of given costs ---------------------------------------------------------------- */
+
+/* Costs that no clock decides: blocks alike, or with `spread` each another. */
+static const char *profile_put(const rv_net *net, double spread) {
+    const char *path = in_folder("profile.json");
+    json_t *blocks = json_array();
+    for (int i = 0; i < net->block_count; i++) {
+        double own = 1 + spread * small_random(5, (uint64_t)i);
+        json_array_append_new(
+            blocks, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i}", "first",
+                              rv_net_layer_name(net, net->block_first[i]), "f_ms", own, "b_ms",
+                              1.3 * own, "w_ms", 0.9 * own, "u_ms", 0.2, "norm_ms", 0.0,
+                              "forward_bytes", 0, "backward_bytes", 0, "scratch_bytes", 4096));
+    }
+    json_t *root = json_pack("{s:f, s:f, s:[{s:i, s:o}]}", "latency_ms", 0.01, "bytes_per_s", 1e9,
+                             "points", "chunks", 1, "blocks", blocks);
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+    return path;
+}
+
+static rv_plan_desc plan_desc(trial *t, double spread) {
+    t->s.train.batch = SAMPLES;
+    return (rv_plan_desc){.cost = {.net = t->s.net,
+                                   .encoder = &t->s.encoder,
+                                   .loss = &t->s.loss,
+                                   .train = &t->s.train,
+                                   .batch = &t->s.batch,
+                                   .threads = 1},
+                          .stages = t->way.stages,
+                          .slots = t->way.slots,
+                          .profile = profile_put(t->s.net, spread),
+                          .delay = &t->delay};
+}
+
+/* The account of a stage in the steady state: as many passes an update, of the same ages. */
+static void stage_check(const rv_plan *plan, const rv_stage *stage, const char *where) {
+    const int s = stage->desc.index, rows = SAMPLES / plan->micros;
+    const rv_account *got = &stage->account;
+    const rv_account *want = &plan->stage[s].account;
+    if (got->versions != want->versions || got->samples != want->samples ||
+        got->stash != want->stash || want->stash != plan->stage[s].bytes.versions)
+        fail_msg("%s: %d versions, %lld samples, %g bytes, not %d, %lld, %g (%g)", where,
+                 got->versions, (long long)got->samples, got->stash, want->versions,
+                 (long long)want->samples, want->stash, plan->stage[s].bytes.versions);
+    assert_true(plan->stage[s].bytes.state ==
+                (stage->flights + 1.0) * (double)rv_state_bytes(&stage->range, rows));
+    assert_true(want->updates > 3 && got->updates > 3);
+    for (int d = 0; d <= want->most; d++)
+        if (got->forward[d] * want->updates != want->forward[d] * got->updates ||
+            got->backward[d] * want->updates != want->backward[d] * got->updates)
+            fail_msg("%s: delay %d: %lld and %lld passes in %lld updates, not %lld and %lld in "
+                     "%lld",
+                     where, d, (long long)got->forward[d], (long long)got->backward[d],
+                     (long long)got->updates, (long long)want->forward[d],
+                     (long long)want->backward[d], (long long)want->updates);
+}
+
+static void plan_foretells_what_stages_do(void **state) {
+    (void)state;
+    for (int k = 0; k < MODES; k++)
+        for (int n = 0; n < 2 * STAGES; n++) {
+            char where[96];
+            trial t = {.way = {.stages = 1 + n % STAGES,
+                               .micros = modes[k].micros,
+                               .chunks = n / STAGES % 2 ? 3 : 1,
+                               .timeout = 60,
+                               .driver = (n + k) % 2 ? RV_DRIVER_SEEDED : RV_DRIVER_THREADS,
+                               .seed = (uint64_t)k}};
+            rv_plan plan;
+            trial_open(&t, k);
+            const rv_plan_desc desc = plan_desc(&t, 1);
+            OK(rv_plan_make(&desc, &plan));
+            trial_run(&t, &plan.schedule, plan.first, 15);
+            for (int s = 0; s < t.way.stages; s++) {
+                snprintf(where, sizeof where, "%s %s, stage %d of %d, %d chunks", modes[k].mode,
+                         modes[k].corrections, s, t.way.stages, t.way.chunks);
+                stage_check(&plan, rv_pipeline_stage(t.pipeline, s), where);
+            }
+            assert_true(plan.batches >= (double)rv_flow_bytes(&t.s.batch));
+            trial_finish(&t);
+            rv_plan_finish(&plan);
+        }
+}
+
+/* ---- rates and slots --------------------------------------------------------------------- */
+
+/* Seconds an update, and the busy share of every stage, of a run that is much longer than the
+ * planned one. */
+static double long_run(const trial *t, const rv_plan *plan, int slots, double *busy) {
+    enum { FROM = 60, TO = 260, ALL = 300 };
+    double cost[4][STAGES];
+    rv_schedule schedule;
+    for (int s = 0; s < plan->stages; s++) {
+        const rv_part_cost *part = &plan->stage[s].cost;
+        cost[0][s] = part->f, cost[1][s] = part->b, cost[2][s] = part->w, cost[3][s] = part->u;
+    }
+    const rv_costs costs = {.f = cost[0],
+                            .b = cost[1],
+                            .w = cost[2],
+                            .u = cost[3],
+                            .chunk_steps = plan->chunks == 3 ? (const int[]){2, 2, 3} : NULL,
+                            .latency = plan->latency};
+    OK(rv_schedule_endless(&t->delay, plan->stages, plan->micros, plan->chunks, ALL, slots,
+                           &schedule));
+    OK(rv_schedule_simulate(&schedule, &costs, NULL));
+    double made = rv_schedule_made(&schedule, 0, TO) - rv_schedule_made(&schedule, 0, FROM);
+    for (int s = 0; s < plan->stages; s++)
+        busy[s] = rv_schedule_busy(&schedule, s, FROM, TO);
+    rv_schedule_finish(&schedule);
+    return made / (TO - FROM);
+}
+
+static void rate_is_that_of_a_long_run_with_the_fewest_slots(void **state) {
+    (void)state;
+    int more = 0;
+    for (int k = 0; k < 7; k++)
+        for (int n = 0; n < 6; n++) {
+            trial t = {
+                .way = {.stages = 2 + n / 2, .micros = modes[k].micros, .chunks = 1 + n % 2 * 2}};
+            rv_plan plan;
+            double work = 0, serial = 0, busy[STAGES], other[STAGES];
+            trial_open(&t, k);
+            const rv_plan_desc desc = plan_desc(&t, 1.5);
+            OK(rv_plan_make(&desc, &plan));
+            double free = long_run(&t, &plan, 0, other),
+                   same = long_run(&t, &plan, plan.schedule.slots, busy);
+            if (fabs(plan.step / free - 1) > 1e-4 || fabs(same / free - 1) > 1e-4)
+                fail_msg("%s, %d stages, %d chunks: %g ms an update; a long run %g ms, without a "
+                         "limit %g ms",
+                         modes[k].mode, plan.stages, plan.chunks, 1e3 * plan.step, 1e3 * same,
+                         1e3 * free);
+            if (plan.schedule.slots > 1) {
+                more++;
+                double fewer = long_run(&t, &plan, plan.schedule.slots - 1, other);
+                if (!(fewer > free * (1 + 1e-7)))
+                    fail_msg("%s, %d stages, %d chunks: %d slots would do", modes[k].mode,
+                             plan.stages, plan.chunks, plan.schedule.slots - 1);
+            }
+            for (int s = 0; s < plan.stages; s++) {
+                const rv_part_cost *part = &plan.stage[s].cost;
+                double own = plan.micros * (part->f + part->b + part->w);
+                work += own, serial += own + part->u;
+                assert_true(fabs(plan.stage[s].busy - busy[s]) < 2e-3);
+            }
+            assert_true(plan.step >= plan.bound * (1 - 1e-9) && plan.step < serial);
+            assert_true(fabs(plan.bubble - (1 - work / (plan.stages * plan.step))) < 1e-9);
+            assert_true(fabs(plan.serial - serial) < 1e-9);
+            rv_plan_finish(&plan);
+            small_finish(&t.s);
+        }
+    assert_true(more > 5);
+}
+
+/* Fewer slots, then other cuts, then nothing. */
+static void memory_of_versions_is_kept_within_the_limit(void **state) {
+    (void)state;
+    trial t = {.way = {.stages = 3, .micros = 1, .chunks = 3}};
+    rv_plan plan;
+    trial_open(&t, 2); /* pipedream */
+    rv_plan_desc desc = plan_desc(&t, 1.5);
+    OK(rv_plan_make(&desc, &plan));
+    double most = plan.bytes, versions = 0, rest = plan.copy + plan.batches, bytes = 0;
+    int slots = plan.schedule.slots;
+    for (int s = 0; s < 3; s++) {
+        bytes += rv_plan_stage_bytes(&plan.stage[s]);
+        versions += plan.stage[s].bytes.versions;
+    }
+    assert_true(fabs(rest + bytes - most) < 1 && versions > 0.05 * most && slots > 1);
+    rv_plan_finish(&plan);
+    desc.memory = most - 1;
+    OK(rv_plan_make(&desc, &plan));
+    assert_true(plan.bytes <= desc.memory && plan.schedule.slots < slots);
+    rv_plan_finish(&plan);
+    while (rv_plan_make(&desc, &plan) == RV_OK) {
+        assert_true(plan.bytes <= desc.memory);
+        rv_plan_finish(&plan);
+        desc.memory *= 0.98;
+    }
+    assert_true(desc.memory < 0.99 * most && desc.memory > versions);
+    assert_non_null(strstr(rv_error_get()->message, "schedule pipedream does not fit"));
+    desc.memory = 0, desc.slots = slots + 3; /* as they are asked for */
+    OK(rv_plan_make(&desc, &plan));
+    assert_int_equal(plan.schedule.slots, slots + 3);
+    rv_plan_finish(&plan);
+    small_finish(&t.s);
+}
+
+/* ---- from outside ------------------------------------------------------------------------ */
+
+static double number(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value)) fail_msg("no number \"%s\"", key);
+    return json_number_value(value);
+}
+
+static void deep_put(void) {
+    char text[2048];
+    int size = snprintf(text, sizeof text,
+                        "seed: 7\n" TINY_DATA "encode: {kind: rate, steps: 7}\n"
+                        "network:\n"
+                        "  - {name: fc1, kind: linear, units: 24}\n"
+                        "  - {name: n1, kind: lif, beta: 0.9, threshold: 0.5}\n"
+                        "  - {name: fc2, kind: linear, units: 24}\n"
+                        "  - {name: n2, kind: lif, beta: 0.9, threshold: 0.3}\n"
+                        "  - {name: fc3, kind: linear, units: 4}\n"
+                        "  - {name: n3, kind: li, beta: 0.9}\n"
+                        "loss: {kind: cross_entropy, readout: membrane_mean}\n"
+                        "train: {epochs: 3, batch: 16, micro_batches: 2, optimizer: {kind: adam, "
+                        "lr: 0.02}}\n",
+                        folder);
+    tiny_put(in_folder("deep.yaml"), text, (size_t)size);
+}
+
+static void delayed_plans_are_shown(void **state) {
+    (void)state;
+    char svg[1 << 17];
+    deep_put();
+    for (int k = 0; k < rv_delay_table()->count; k++) {
+        const char *mode = rv_table_row(rv_delay_table(), k)->name;
+        bool batch =
+            ((const rv_delay_mode *)(const void *)rv_table_row(rv_delay_table(), k))->batch;
+        assert_int_equal(RUN("plan", "deep.yaml", "--stages", "2", "--chunks", "3", "--schedule",
+                             mode, "--json"),
+                         0);
+        json_t *plan = parse_out(), *delay = json_object_get(plan, "delay"), *stage;
+        size_t s;
+        double sum = number(plan, "copy_bytes") + number(delay, "batches_bytes");
+        assert_string_equal(json_string_value(json_object_get(plan, "schedule")), mode);
+        assert_int_equal(number(plan, "micro_batches"), batch ? 2 : 1);
+        assert_true(fabs(number(delay, "speed_up_1f1b") -
+                         number(delay, "step_1f1b_ms") / number(plan, "makespan_ms")) < 1e-9);
+        assert_true(number(delay, "bubble_1f1b") > 0);
+        json_array_foreach(json_object_get(plan, "stage"), s, stage) {
+            const json_t *late = json_object_get(stage, "delay");
+            const json_t *counts = json_object_get(late, "forward");
+            double passes = json_number_value(json_array_get(counts, json_array_size(counts) - 1));
+            sum += number(stage, "peak_bytes");
+            assert_true(passes == number(late, "updates") * 3 * (batch ? 2 : 1));
+            assert_int_equal(number(late, "versions"), json_array_size(counts));
+            assert_true(number(late, "stash_bytes") ==
+                        number(json_object_get(stage, "bytes"), "versions"));
+            assert_true(number(stage, "busy") > 0 && number(stage, "busy") < 1 + 1e-9);
+        }
+        assert_true(fabs(sum - number(plan, "peak_bytes")) < 1);
+        json_decref(plan);
+    }
+    assert_int_equal(RUN("plan", "deep.yaml", "--devices", "3", "--schedule", "pb", "--svg",
+                         "t.svg", "--dump", "order.txt", "--set", "pipeline.corrections=stash"),
+                     0);
+    assert_contains(out_text, "schedule pb: 3 stages, 1 micro-batches, 1 chunks");
+    assert_contains(out_text, "stage 2  ");
+    assert_contains(out_text, "samples in flight");
+    assert_contains(out_text, "times as fast as 1f1b");
+    assert_contains(out_text, "<- taken");
+    for (const char *line = out_text, *end; (end = strchr(line, '\n')); line = end + 1)
+        if (end - line > 100) fail_msg("%d columns: %.120s", (int)(end - line), line);
+    read_text(in_folder("t.svg"), svg, sizeof svg);
+    assert_contains(svg, "</svg>");
+    assert_contains(svg, "<title>F");
+    read_text(in_folder("order.txt"), svg, sizeof svg);
+    assert_contains(svg, "@3");
+    assert_int_equal(RUN("plan", "deep.yaml", "--json"), 0);
+    json_t *plan = parse_out();
+    assert_true(json_is_null(json_object_get(plan, "delay")));
+    json_decref(plan);
+}
+
+/* One update old at every depth needs as many micro-batches as that takes. */
+static void too_few_micro_batches_of_2bw_are_told(void **state) {
+    (void)state;
+    deep_put();
+    assert_int_equal(
+        RUN("plan", "deep.yaml", "--stages", "3", "--schedule", "2bw", "--micro-batches", "1"), 0);
+    assert_contains(out_text, "with fewer than 2 micro-batches an update waits");
+    assert_int_equal(RUN("plan", "deep.yaml", "--stages", "3", "--schedule", "2bw"), 0);
+    assert_null(strstr(out_text, "waits for its version"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plan_foretells_what_stages_do),
+        cmocka_unit_test(rate_is_that_of_a_long_run_with_the_fewest_slots),
+        cmocka_unit_test(memory_of_versions_is_kept_within_the_limit),
+        cmocka_unit_test(delayed_plans_are_shown),
+        cmocka_unit_test(too_few_micro_batches_of_2bw_are_told),
+    };
+    return cmocka_run_group_tests(tests, group_setup, group_teardown);
+}
