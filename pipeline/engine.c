@@ -146,6 +146,11 @@ rv_timeline *rv_engine_timeline(rv_engine *engine) {
     return engine->pipeline ? rv_pipeline_timeline(engine->pipeline) : NULL;
 }
 
+rv_account *rv_engine_account(rv_engine *engine, int stage) {
+    if (!engine->pipeline || !rv_engine_ahead(engine)) return NULL;
+    return &rv_pipeline_stage(engine->pipeline, stage)->account;
+}
+
 /* Every stage's optimiser has what plateau schedules remember. */
 void rv_engine_epoch(rv_engine *engine, double validation_loss) {
     if (engine->serial) rv_optimizer_epoch(rv_serial_optimizer(engine->serial), validation_loss);

@@ -34,8 +34,10 @@ RV_CHECKED rv_status rv_engine_eval(rv_engine *engine, const rv_batch *batch, rv
                                     int64_t *spikes, int32_t *predictions);
 void rv_engine_observe(rv_engine *engine, const rv_observer *observer);
 RV_CHECKED rv_status rv_engine_folder(rv_engine *engine,
-                                      const char *folder);       /* rv_pipeline_folder */
-rv_timeline *rv_engine_timeline(rv_engine *engine);              /* NULL: the plain trainer */
+                                      const char *folder); /* rv_pipeline_folder */
+rv_timeline *rv_engine_timeline(rv_engine *engine);        /* NULL: the plain trainer */
+/* Of delay, at rest (rv_engine_rest); NULL: the engine has none. */
+rv_account *rv_engine_account(rv_engine *engine, int stage);
 void rv_engine_epoch(rv_engine *engine, double validation_loss); /* as rv_optimizer_epoch */
 
 /* Weights [n_all] and optimiser of the whole network, in host memory. They are those of the

@@ -148,6 +148,7 @@ static rv_status epoch_close(rv_training *training) {
     TRY(rv_health_epoch(training->health, &training->trainer->layers, rv_training_epoch(training),
                         at->step, !whole, say_line, training));
     TRY(rv_training_metric(training, true));
+    TRY(rv_training_delay(training));
     TRY(rv_training_events(training));
     if (whole) at->metrics = rv_run_metrics(training->run);
     TRY(save(training, keep));
@@ -261,6 +262,7 @@ static rv_status epoch_run(rv_training *training) {
     if (at->batch_in_epoch == 0) {
         at->epoch_loss = 0;
         at->epoch_correct = at->epoch_samples = 0;
+        rv_training_delay_begin(training);
     }
     TRY(rv_loader_start(loader, (uint32_t)at->epoch, at->batch_in_epoch));
     training->fed = at->step;
@@ -330,6 +332,7 @@ rv_status rv_train_run(const rv_train_options *options, rv_trainer **trainer,
     if (!training.done) {
         TRY(train(&training));
         TRY(rv_training_timeline(&training));
+        rv_training_delay_say(&training);
     }
     TRY(rv_run_status(training.run, "complete"));
 out:

@@ -70,5 +70,10 @@ void rv_training_result(const rv_training *training, rv_train_result *result);
 /* ---- train_timeline.c ------------------------------------------------------------------- */
 /* What the stages did, to the log and to metrics.jsonl; nothing of the plain trainer. */
 RV_CHECKED rv_status rv_training_timeline(rv_training *training);
+/* train_delay.c: where gradients are late, and nothing otherwise; at rest. Before an epoch; the
+ * line of its metrics; lines of the log about the last one. */
+void rv_training_delay_begin(rv_training *training);
+RV_CHECKED rv_status rv_training_delay(rv_training *training);
+void rv_training_delay_say(const rv_training *training);
 
 #endif

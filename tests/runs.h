@@ -23,7 +23,7 @@ static inline void recipe_put(const char *name, const char *optimizer, const cha
 }
 
 /* metrics.jsonl without its times, one line behind the other; the line about the work of stages is
- * nothing but times. */
+ * nothing but times, and that about delay tells what was in flight. */
 static inline char *metrics_of(const char *run) {
     static char kept[2][1 << 18], text[1 << 18];
     static int turn;
@@ -37,7 +37,8 @@ static inline char *metrics_of(const char *run) {
         json_object_del(root, "seconds");
         json_object_del(root, "samples_per_s");
         char *dump = json_dumps(root, JSON_COMPACT);
-        if (!strstr(dump, "\"event\":\"pipeline\"")) strcat(strcat(out, dump), "\n");
+        if (!strstr(dump, "\"event\":\"pipeline\"") && !strstr(dump, "\"event\":\"delay\""))
+            strcat(strcat(out, dump), "\n");
         free(dump);
         json_decref(root);
     }

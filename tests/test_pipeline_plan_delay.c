@@ -5,8 +5,7 @@
  */
 #include "tests/accounts.h"
 /* after cmocka.h */
-#include "pipeline/plan.h"
-#include "tests/spawn.h"
+#include "tests/late.h"
 
 /* ---- plans of given costs ---------------------------------------------------------------- */
 
@@ -287,6 +286,65 @@ static void too_few_micro_batches_of_2bw_are_told(void **state) {
     assert_null(strstr(out_text, "waits for its version"));
 }
 
+/* ---- training ---------------------------------------------------------------------------- */
+
+static void same_share(const json_t *stage, const json_t *planned, const char *key,
+                       const char *what) {
+    const json_t *got = json_object_get(stage, key), *want = json_object_get(planned, key);
+    for (size_t d = 0; d < json_array_size(got) || d < json_array_size(want); d++) {
+        double share = json_number_value(json_array_get(got, d)) / number(stage, "updates");
+        if (share != json_number_value(json_array_get(want, d)) / number(planned, "updates"))
+            fail_msg("%s: %s: %g passes an update are %zu updates late", what, key, share, d);
+    }
+}
+
+/* A line an epoch: in the last one the pipe is full. How many samples are in flight depends on how
+ * fast they are fed. */
+static void training_tells_its_delay(void **state) {
+    (void)state;
+    static char text[1 << 16];
+    char what[128], run[32], path[64];
+    for (int k = 0; k < LATE_MODES; k++) {
+        const late_mode *mode = &late_modes[k];
+        int lines = 0;
+        late_recipe("late.yaml", mode, "");
+        snprintf(run, sizeof run, "told%d", k);
+        assert_int_equal(RUN("train", "late.yaml", "-o", run, "--set", "checkpoint.every=3"), 0);
+        assert_contains(err_text, "samples in flight (planned");
+        snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+        read_text(in_folder(path), text, sizeof text);
+        for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+            json_t *root = json_loads(line, 0, NULL), *stage;
+            size_t s;
+            if (strcmp(json_string_value(json_object_get(root, "event")), "delay") == 0) {
+                lines++;
+                assert_int_equal(number(root, "epoch"), lines);
+                assert_int_equal(json_array_size(json_object_get(root, "stages")), 4);
+            }
+            json_array_foreach(json_object_get(root, "stages"), s, stage) {
+                const json_t *planned = json_object_get(stage, "planned");
+                if (!planned || lines < LATE_EPOCHS) continue;
+                snprintf(what, sizeof what, "%s %s, stage %zu", mode->schedule, mode->corrections,
+                         s);
+                same_share(stage, planned, "forward", what);
+                same_share(stage, planned, "backward", what);
+                assert_int_equal(number(stage, "versions"), number(planned, "versions"));
+                assert_true(number(stage, "stash_bytes") == number(planned, "stash_bytes"));
+                assert_true(number(stage, "samples_in_flight") > 0 &&
+                            number(stage, "samples_in_flight") <=
+                                number(planned, "samples_in_flight"));
+            }
+            json_decref(root);
+        }
+        assert_int_equal(lines, LATE_EPOCHS);
+    }
+    assert_int_equal(RUN("train", "late.yaml", "-o", "steps", "--set", "pipeline.schedule=1f1b",
+                         "--set", "pipeline.corrections=[]"),
+                     0);
+    read_text(in_folder("steps/metrics.jsonl"), text, sizeof text);
+    assert_null(strstr(text, "\"delay\""));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_foretells_what_stages_do),
@@ -294,6 +352,7 @@ int main(void) {
         cmocka_unit_test(memory_of_versions_is_kept_within_the_limit),
         cmocka_unit_test(delayed_plans_are_shown),
         cmocka_unit_test(too_few_micro_batches_of_2bw_are_told),
+        cmocka_unit_test(training_tells_its_delay),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }
