@@ -16,6 +16,9 @@
 enum { REPEATS_LEAST = 3, REPEATS_MOST = 9 };
 #define SECONDS_MOST 0.5 /* of repeats beyond the least */
 
+/* Rows of what a step took: every kind, then the items of chunk 0 apart. */
+enum { ONCE = RV_WORK_KINDS, ROWS = ONCE + RV_WORK_BW };
+
 /* ---- one set of parts ------------------------------------------------------------------- */
 
 typedef struct rig {
@@ -76,7 +79,7 @@ out:
 }
 
 /* One step: every part goes on as long as it can before the next is tried, so its weights stay in
- * the caches as they would on a core of its own. seconds: [RV_WORK_KINDS][parts], added to. */
+ * the caches as they would on a core of its own. seconds: [ROWS][parts], added to. */
 static rv_status rig_step(rig *r, double *seconds) {
     rv_status status = RV_OK;
     int ended = 0;
@@ -91,11 +94,16 @@ static rv_status rig_step(rig *r, double *seconds) {
                 rv_link *edge;
                 /* Read before the step, which moves on to the next item. An attempt that only finds
                  * that it has to wait is not timed: in the run a worker would sleep through it. */
-                int kind = stage->at < stage->count ? stage->list[stage->at].kind : 0;
+                const rv_work work =
+                    stage->at < stage->count ? stage->list[stage->at] : (rv_work){0};
                 double begun = rv_host_seconds();
                 TRY(rv_stage_step(stage, &turn, &edge));
                 TRY(stage->desc.device->ops->queue_sync(stage->desc.device->ctx, NULL));
-                if (turn == RV_TURN_DONE) seconds[kind * r->parts + i] += rv_host_seconds() - begun;
+                if (turn != RV_TURN_DONE) continue;
+                double took = rv_host_seconds() - begun;
+                seconds[work.kind * r->parts + i] += took;
+                if (work.chunk == 0 && work.kind < RV_WORK_BW)
+                    seconds[(ONCE + work.kind) * r->parts + i] += took;
             }
             ended += turn == RV_TURN_END;
         }
@@ -122,7 +130,7 @@ static void *helper_main(void *argument) {
     double *seconds = NULL;
     rv_status status = RV_OK;
     (void)rv_flush_set();
-    TRY(rv_alloc((size_t)h->count * RV_WORK_KINDS, sizeof *seconds, "costs", &seconds));
+    TRY(rv_alloc((size_t)h->count * ROWS, sizeof *seconds, "costs", &seconds));
     TRY(rig_open(&r, h->desc, h->count, h->parts));
     while (!atomic_load(h->stop))
         TRY(rig_step(&r, seconds));
@@ -161,13 +169,20 @@ static double median(double *values, int count) {
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* seconds: [repeats][RV_WORK_KINDS][parts]. Each kind and part has its own median: a disturbance
- * hits one item of one repeat, and must not make the whole repeat worthless. */
-static double cost_of(const double *seconds, int repeats, int parts, int kind, int part) {
+/* seconds: [repeats][ROWS][parts]. Each row and part has its own median: a disturbance hits one
+ * item of one repeat, and must not make the whole repeat worthless. */
+static double cost_of(const double *seconds, int repeats, int parts, int row, int part) {
     double values[REPEATS_MOST];
     for (int i = 0; i < repeats; i++)
-        values[i] = seconds[(i * RV_WORK_KINDS + kind) * parts + part];
+        values[i] = seconds[(i * ROWS + row) * parts + part];
     return median(values, repeats);
+}
+
+/* What the other chunks took tells what chunk 0 would have taken, were it like them. */
+static double once_of(const rig *r, double whole, double first) {
+    int T = rv_pipeline_stage(r->pipeline, 0)->desc.net->desc->steps, C = r->train.chunks;
+    double share = rv_cut(1, C, T) / (double)T;
+    return C > 1 ? fmin(fmax(0, first - (whole - first) * share / (1 - share)), whole) : 0;
 }
 
 /* Messages of a full micro-batch, though the one at hand may be smaller: a plan holds for all. */
@@ -185,7 +200,7 @@ static void bytes_of(const rig *r, rv_part_cost *parts) {
  * shared: so helpers do the same work for as long as the clock runs. */
 rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *parts) {
     rv_status status = RV_OK;
-    size_t size = (size_t)count * RV_WORK_KINDS;
+    size_t size = (size_t)count * ROWS;
     int others = (desc->busy < rv_host_threads() ? desc->busy : rv_host_threads()) - 1;
     int repeats = 0, started = 0;
     double *seconds = NULL;
@@ -209,6 +224,9 @@ rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *par
         parts[i].w = cost_of(seconds, repeats, count, RV_WORK_W, i);
         parts[i].u = cost_of(seconds, repeats, count, RV_WORK_U, i);
         parts[i].norm = cost_of(seconds, repeats, count, RV_WORK_NORM, i);
+        for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
+            parts[i].once[k] = once_of(&r, cost_of(seconds, repeats, count, k, i),
+                                       cost_of(seconds, repeats, count, ONCE + k, i));
     }
     bytes_of(&r, parts);
 out:

@@ -16,6 +16,7 @@ extern "C" {
 typedef struct rv_part_cost {
     int first, last;
     double f, b, w, u, norm;
+    double once[RV_WORK_BW]; /* of f, b, w: what chunk 0 has beside its share of the rest */
     double forward_bytes, backward_bytes; /* over the cut after it, whole sequence */
     double scratch_bytes;                 /* largest arena of an item */
 } rv_part_cost;

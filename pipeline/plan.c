@@ -27,6 +27,10 @@ rv_part_cost rv_plan_cost_at(const rv_cost_points *points, int part, int chunks)
     cost.f = between(cost.f, other->f, share);
     cost.b = between(cost.b, other->b, share);
     cost.w = between(cost.w, other->w, share);
+    /* One chunk alone cannot tell what is done once. */
+    const double whole[] = {cost.f, cost.b, cost.w};
+    for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
+        cost.once[k] = fmin(other->once[k], whole[k]);
     cost.scratch_bytes = fmax(cost.scratch_bytes, other->scratch_bytes);
     return cost;
 }
@@ -60,8 +64,12 @@ static rv_status points_measure(const rv_plan_desc *desc, const int *first, int 
         for (int i = 0; i < parts; i++)
             points->part[k][i].first = first[i], points->part[k][i].last = first[i + 1];
         TRY(rv_cost_measure(&cost, parts, points->part[k]));
-        for (int i = 0; recompute && i < parts; i++)
-            points->part[k][i].b = fmax(0, points->part[k][i].b - points->part[k][i].f);
+        for (int i = 0; recompute && i < parts; i++) {
+            rv_part_cost *part = &points->part[k][i];
+            part->b = fmax(0, part->b - part->f);
+            part->once[RV_WORK_B] =
+                fmin(part->b, fmax(0, part->once[RV_WORK_B] - part->once[RV_WORK_F]));
+        }
     }
 out:
     rv_free(recompute);
@@ -88,6 +96,8 @@ static rv_status points_sum(const rv_cost_points *blocks, const int *first, int 
                 sum->f += share * block->f, sum->b += share * block->b;
                 sum->w += share * block->w, sum->u += share * block->u;
                 sum->norm += share * block->norm;
+                for (int w = RV_WORK_F; w <= RV_WORK_W; w++)
+                    sum->once[w] += share * block->once[w];
                 if (share > 0) sum->scratch_bytes = fmax(sum->scratch_bytes, block->scratch_bytes);
             }
         }

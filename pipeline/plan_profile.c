@@ -9,12 +9,14 @@
 /* ---- writing ---------------------------------------------------------------------------- */
 
 static json_t *block_json(const rv_part_cost *block, const rv_net *net) {
-    return json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "first",
+    return json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "first",
                      rv_net_layer_name(net, block->first), "last",
                      rv_net_layer_name(net, block->last - 1), "f_ms", 1e3 * block->f, "b_ms",
                      1e3 * block->b, "w_ms", 1e3 * block->w, "u_ms", 1e3 * block->u, "norm_ms",
-                     1e3 * block->norm, "forward_bytes", block->forward_bytes, "backward_bytes",
-                     block->backward_bytes, "scratch_bytes", block->scratch_bytes);
+                     1e3 * block->norm, "f_once_ms", 1e3 * block->once[RV_WORK_F], "b_once_ms",
+                     1e3 * block->once[RV_WORK_B], "w_once_ms", 1e3 * block->once[RV_WORK_W],
+                     "forward_bytes", block->forward_bytes, "backward_bytes", block->backward_bytes,
+                     "scratch_bytes", block->scratch_bytes);
 }
 
 json_t *rv_profile_json(const rv_plan *plan, const rv_net *net) {
@@ -43,15 +45,19 @@ static rv_status block_read(const char *path, const json_t *json, const rv_net *
     const struct {
         const char *key;
         double *to, scale;
+        const double *most; /* may lack, and is part of that; NULL: must be there */
     } fields[] = {
-        {"f_ms", &block->f, 1e-3},
-        {"b_ms", &block->b, 1e-3},
-        {"w_ms", &block->w, 1e-3},
-        {"u_ms", &block->u, 1e-3},
-        {"norm_ms", &block->norm, 1e-3},
-        {"forward_bytes", &block->forward_bytes, 1},
-        {"backward_bytes", &block->backward_bytes, 1},
-        {"scratch_bytes", &block->scratch_bytes, 1},
+        {"f_ms", &block->f, 1e-3, NULL},
+        {"b_ms", &block->b, 1e-3, NULL},
+        {"w_ms", &block->w, 1e-3, NULL},
+        {"u_ms", &block->u, 1e-3, NULL},
+        {"norm_ms", &block->norm, 1e-3, NULL},
+        {"f_once_ms", &block->once[RV_WORK_F], 1e-3, &block->f},
+        {"b_once_ms", &block->once[RV_WORK_B], 1e-3, &block->b},
+        {"w_once_ms", &block->once[RV_WORK_W], 1e-3, &block->w},
+        {"forward_bytes", &block->forward_bytes, 1, NULL},
+        {"backward_bytes", &block->backward_bytes, 1, NULL},
+        {"scratch_bytes", &block->scratch_bytes, 1, NULL},
     };
     const char *first = json_string_value(json_object_get(json, "first"));
     block->first = net->block_first[i];
@@ -60,9 +66,13 @@ static rv_status block_read(const char *path, const json_t *json, const rv_net *
         return rv_fail(RV_DATA, "%s: block %d begins with \"%s\", in the recipe with \"%s\"", path,
                        i, first ? first : "?", rv_net_layer_name(net, block->first));
     for (size_t k = 0; k < sizeof fields / sizeof *fields; k++) {
+        if (fields[k].most && !json_object_get(json, fields[k].key)) continue;
         if (!number(json, fields[k].key, fields[k].to))
             return rv_fail(RV_DATA, "%s: block %d has no good %s", path, i, fields[k].key);
         *fields[k].to *= fields[k].scale;
+        if (fields[k].most && *fields[k].to > *fields[k].most)
+            return rv_fail(RV_DATA, "%s: block %d has more %s than all of it", path, i,
+                           fields[k].key);
     }
     return RV_OK;
 }

@@ -28,6 +28,7 @@ static rv_part_cost cost_of(const rv_plan_search *s, int stage, int chunks) {
     if (!s->policy || s->policy[stage] == RV_TAPE_KEEP) return cost;
     if (s->policy[stage] == RV_TAPE_RECOMPUTE) {
         cost.b += cost.f;
+        cost.once[RV_WORK_B] += cost.once[RV_WORK_F];
         return cost;
     }
     const rv_range range = rv_net_range(s->desc->cost.net, s->first[stage], s->first[stage + 1]);
@@ -162,12 +163,15 @@ rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs) {
         rv_part_cost cost = cost_of(s, i, chunks);
         s->f[i] = cost.f, s->b[i] = cost.b, s->w[i] = cost.w;
         s->u[i] = cost.u, s->norm[i] = cost.norm;
+        for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
+            s->once[k][i] = cost.once[k];
     }
     for (int c = 0; c < chunks; c++)
         s->chunk_steps[c] = rv_cut(c + 1, chunks, s->steps) - rv_cut(c, chunks, s->steps);
     *costs = (rv_costs){.f = s->f,
                         .b = s->b,
                         .w = s->w,
+                        .once = {s->once[RV_WORK_F], s->once[RV_WORK_B], s->once[RV_WORK_W]},
                         .u = s->u,
                         .norm = s->norm,
                         .chunk_steps = s->chunk_steps,
@@ -201,8 +205,10 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
                           .idle = desc->stages * desc->cost.threads < rv_host_threads()};
     TRY(rv_optimizer_create(desc->cost.net, desc->cost.train, INT32_MAX, &optimizer));
     s->copies = 2 + rv_optimizer_slots(optimizer);
-    TRY(rv_alloc(5 * n, sizeof *s->f, "costs", &s->f));
+    TRY(rv_alloc((5 + RV_WORK_BW) * n, sizeof *s->f, "costs", &s->f));
     s->b = s->f + n, s->w = s->b + n, s->u = s->w + n, s->norm = s->u + n;
+    for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
+        s->once[k] = s->norm + ((size_t)k + 1) * n;
     TRY(rv_alloc((size_t)s->steps, sizeof *s->chunk_steps, "costs", &s->chunk_steps));
     if (!rv_plan_mixes(desc)) goto out;
     TRY(rv_alloc(n, sizeof *s->policy, "policies of tapes", &s->policy));

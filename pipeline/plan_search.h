@@ -19,7 +19,7 @@ typedef struct rv_plan_search {
     int stages, micros, steps;
     double latency;
     double copies; /* floats kept for every trained weight: itself, gradient, optimiser */
-    double *f, *b, *w, *u, *norm;
+    double *f, *b, *w, *u, *norm, *once[RV_WORK_BW];
     int *chunk_steps;
     /* Tapes: */
     const uint8_t *tape; /* [layers] rv_tape_policy; NULL: all kept */

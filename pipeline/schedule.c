@@ -139,6 +139,18 @@ void rv_chunk_shares(const rv_costs *costs, int chunks, double *share) {
         share[c] /= sum;
 }
 
+double rv_item_cost(const rv_costs *costs, const double *share, rv_work_kind kind, int stage,
+                    int chunk) {
+    const double *const whole[] = {costs->f, costs->b, costs->w};
+    if (kind == RV_WORK_BW)
+        return rv_item_cost(costs, share, RV_WORK_B, stage, chunk) +
+               rv_item_cost(costs, share, RV_WORK_W, stage, chunk);
+    if (kind == RV_WORK_U) return costs->u ? costs->u[stage] : 0;
+    if (kind == RV_WORK_NORM) return costs->norm ? costs->norm[stage] : 0;
+    const double once = costs->once[kind] ? costs->once[kind][stage] : 0;
+    return (whole[kind][stage] - once) * share[chunk] + (chunk == 0 ? once : 0);
+}
+
 static void index_finish(rv_index *index) {
     rv_free(index->share);
     rv_free(index->home);
@@ -377,6 +389,12 @@ static rv_status check_costs(const rv_schedule *schedule, const rv_costs *costs)
     if (!good(costs->f, n) || !good(costs->b, n) || !good(costs->w, n) || !good(costs->u, n) ||
         !good(costs->norm, n) || !good(&costs->latency, 1))
         return rv_fail(RV_CONFIG, "schedule: costs must be finite and not negative");
+    const double *const whole[] = {costs->f, costs->b, costs->w};
+    for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
+        for (int s = 0; costs->once[k] && s < n; s++)
+            if (!(costs->once[k][s] >= 0 && costs->once[k][s] <= whole[k][s]))
+                return rv_fail(RV_CONFIG, "schedule: what stage %d does once costs more than all",
+                               s);
     for (int c = 0; costs->chunk_steps && c < schedule->chunks; c++)
         if (costs->chunk_steps[c] < 1)
             return rv_fail(RV_CONFIG, "schedule: chunk %d has %d steps", c, costs->chunk_steps[c]);

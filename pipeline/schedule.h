@@ -42,13 +42,15 @@ typedef struct rv_work {
 } rv_work;
 
 /* ---- costs ------------------------------------------------------------------------------ */
-/* All arrays are borrowed. A chunk costs its share of the whole sequence. */
+/* All arrays are borrowed. A chunk costs its share of the whole sequence, less what is done once a
+ * sequence (the product with an input that is held, its weight gradient): chunk 0 has that. */
 typedef struct rv_costs {
-    const double *f, *b, *w; /* [stages]: one micro-batch over the whole sequence */
-    const double *u, *norm;  /* [stages]: one item; NULL: nothing */
-    const int *chunk_steps;  /* [chunks]: time steps of each, >= 1; NULL: all alike */
-    const int *cap;          /* [stages]: tapes, in chunks, a stage may hold; NULL: no limit */
-    double latency;          /* of one message */
+    const double *f, *b, *w;        /* [stages]: one micro-batch over the whole sequence */
+    const double *once[RV_WORK_BW]; /* F, B, W: [stages], that part of them; NULL: nothing */
+    const double *u, *norm;         /* [stages]: one item; NULL: nothing */
+    const int *chunk_steps;         /* [chunks]: time steps of each, >= 1; NULL: all alike */
+    const int *cap; /* [stages]: tapes, in chunks, a stage may hold; NULL: no limit */
+    double latency; /* of one message */
 } rv_costs;
 
 /* ---- schedules -------------------------------------------------------------------------- */
@@ -144,6 +146,9 @@ RV_CHECKED rv_status rv_schedule_bound(int stages, int micros, int chunks, const
 
 /* share[c] of the whole sequence belongs to chunk c. */
 void rv_chunk_shares(const rv_costs *costs, int chunks, double *share);
+/* Of an item; share [chunks], as rv_chunk_shares gives it. */
+double rv_item_cost(const rv_costs *costs, const double *share, rv_work_kind kind, int stage,
+                    int chunk);
 
 /* ---- text form (schedule_text.c) -------------------------------------------------------- */
 /* A header of `key value` lines, then `worker K` and its items, free in white space, # to the end

@@ -118,18 +118,7 @@ static int needs_of(const run *r, int p, need needs[NEEDS_MOST]) {
 }
 
 static double cost_of(const run *r, const rv_work *x) {
-    const rv_costs *costs = r->costs;
-    const double share = r->index->share[x->chunk];
-    const int s = x->stage;
-    const double cost[RV_WORK_KINDS] = {
-        [RV_WORK_F] = costs->f[s] * share,
-        [RV_WORK_B] = costs->b[s] * share,
-        [RV_WORK_W] = costs->w[s] * share,
-        [RV_WORK_BW] = (costs->b[s] + costs->w[s]) * share,
-        [RV_WORK_U] = costs->u ? costs->u[s] : 0,
-        [RV_WORK_NORM] = costs->norm ? costs->norm[s] : 0,
-    };
-    return cost[x->kind];
+    return rv_item_cost(r->costs, r->index->share, x->kind, x->stage, x->chunk);
 }
 
 /* ---- going on --------------------------------------------------------------------------- */
@@ -403,15 +392,15 @@ rv_status rv_schedule_bound(int stages, int micros, int chunks, const rv_costs *
     *bound = 0;
     for (int s = 0; s < stages; s++) { /* a stage starts when micro-batch 0 reaches it */
         *bound = fmax(*bound, arrive + micros * (costs->f[s] + costs->b[s] + costs->w[s]));
-        arrive += costs->f[s] * share[0] + costs->latency;
+        arrive += rv_item_cost(costs, share, RV_WORK_F, s, 0) + costs->latency;
         for (int c = 0; c < chunks; c++) {
             double before = fmax(s > 0 ? end[c] + costs->latency : 0, c > 0 ? end[c - 1] : 0);
-            end[c] = before + costs->f[s] * share[c];
+            end[c] = before + rv_item_cost(costs, share, RV_WORK_F, s, c);
         }
     }
     for (int s = stages - 1; s >= 0; s--) { /* no B before the end of the first sequence */
         *bound = fmax(*bound, end[chunks - 1] + drain + micros * (costs->b[s] + costs->w[s]));
-        drain += costs->b[s] * share[chunks - 1] + costs->latency;
+        drain += rv_item_cost(costs, share, RV_WORK_B, s, chunks - 1) + costs->latency;
     }
 out:
     rv_free(end);

@@ -89,13 +89,12 @@ static void start(plan *p, double now, int s, rv_work_kind kind) {
     stage *it = &p->stages[s];
     const int n = it->done[kind]++, C = p->schedule->chunks;
     const int c = kind == RV_WORK_F ? n % C : C - 1 - n % C, ahead = kind == RV_WORK_F ? 1 : -1;
-    const double *cost[] = {p->costs->f, p->costs->b, p->costs->w};
     *it->next++ = (rv_work){.kind = (uint8_t)kind,
                             .stage = (uint16_t)s,
                             .micro = n / C,
                             .chunk = (uint16_t)c,
                             .version = RV_NO_VERSION};
-    it->free = now + cost[kind][s] * p->share[c];
+    it->free = now + rv_item_cost(p->costs, p->share, kind, s, c);
     push(p, it->free, s);
     if (kind == RV_WORK_W) return;
     p->end[kind][(size_t)s * (size_t)p->count + (size_t)n] = it->free;

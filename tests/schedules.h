@@ -19,7 +19,7 @@ enum { MOST = 64 };
 /* Costs whose sums are exact. */
 typedef struct cost_data {
     rv_costs costs;
-    double f[MOST], b[MOST], w[MOST], u[MOST], norm[MOST];
+    double f[MOST], b[MOST], w[MOST], once[RV_WORK_BW][MOST], u[MOST], norm[MOST];
     int cap[MOST];
 } cost_data;
 
@@ -45,6 +45,11 @@ static inline const rv_costs *random_costs(cost_data *d, uint32_t seed) {
         d->w[s] = draw(seed, 4 * s + 2, 12) / 4.0;
         d->u[s] = draw(seed, 4 * s + 3, 3) / 8.0;
         d->norm[s] = 0.25;
+        for (uint32_t k = RV_WORK_F; k <= RV_WORK_W; k++) {
+            const double *const whole[] = {d->f, d->b, d->w};
+            d->once[k][s] = seed % 2 ? whole[k][s] * draw(seed, 2000 + 4 * s + k, 4) / 4 : 0;
+            d->costs.once[k] = d->once[k];
+        }
     }
     d->costs.u = d->u, d->costs.norm = d->norm;
     d->costs.latency = draw(seed, 1000, 3) / 16.0;

@@ -236,15 +236,19 @@ static void too_few_slots_name_the_circle(void **state) {
 
 /* The profile of a plan with times of our own, so that no measurement decides what is taken. */
 static const char *profile_put(const rv_plan *plan, const rv_net *net) {
-    static const char *const times[] = {"f_ms", "b_ms", "w_ms", "u_ms", "norm_ms"};
+    static const struct {
+        const char *key;
+        double value;
+    } times[] = {{"f_ms", 1},      {"b_ms", 1},      {"w_ms", 1},      {"u_ms", 0.1},
+                 {"norm_ms", 0.1}, {"f_once_ms", 0}, {"b_once_ms", 0}, {"w_once_ms", 0}};
     json_t *root = rv_profile_json(plan, net), *point, *block;
     size_t k, i;
     json_object_set_new(root, "latency_ms", json_real(0.01));
     json_object_set_new(root, "bytes_per_s", json_real(1e9));
     json_object_set_new(root, "spill_bytes_per_s", json_real(1e8));
     json_array_foreach(json_object_get(root, "points"), k, point)
-        json_array_foreach(json_object_get(point, "blocks"), i, block) for (int t = 0; t < 5; t++)
-            json_object_set_new(block, times[t], json_real(t < 3 ? 1.0 : 0.1));
+        json_array_foreach(json_object_get(point, "blocks"), i, block) for (int t = 0; t < 8; t++)
+            json_object_set_new(block, times[t].key, json_real(times[t].value));
     const char *path = in_folder("profile.json");
     assert_int_equal(json_dump_file(root, path, 0), 0);
     json_decref(root);

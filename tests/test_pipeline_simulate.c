@@ -37,6 +37,9 @@ static bool plain_run(const rv_schedule *x, const rv_costs *costs, double *end) 
                               : i->kind == RV_WORK_B ? costs->b[s]
                               : i->kind == RV_WORK_W ? costs->w[s]
                                                      : costs->b[s] + costs->w[s];
+                double once = i->kind == RV_WORK_BW
+                                  ? costs->once[RV_WORK_B][s] + costs->once[RV_WORK_W][s]
+                                  : costs->once[i->kind][s];
                 if (p > x->first[k]) needs[count++] = p - 1;
                 if (i->kind == RV_WORK_F) {
                     if (s > 0) remote = where(x, RV_WORK_F, s - 1, m, c);
@@ -54,7 +57,7 @@ static bool plain_run(const rv_schedule *x, const rv_costs *costs, double *end) 
                 for (int j = 0; j < count; j++) /* a sum or maximum with NAN stays NAN here */
                     start = end[needs[j]] > start || isnan(end[needs[j]]) ? end[needs[j]] : start;
                 if (isnan(start) || !isnan(end[p])) continue;
-                end[p] = start + cost / x->chunks;
+                end[p] = start + (cost - once) / x->chunks + (c == 0 ? once : 0);
                 change = true;
             }
     }
@@ -131,6 +134,28 @@ static void simulate_uneven_chunks_weigh_by_steps(void **state) {
     CLOSE(x.forecast.makespan, 48);
     assert_int_equal(x.forecast.peak[0], 6);
     assert_int_equal(x.forecast.peak_steps[0], 16);
+    rv_schedule_finish(&x);
+}
+
+/* A held input: its product in F of chunk 0, its weight gradient in W of chunk 0. */
+static void simulate_chunk_zero_has_what_is_done_once(void **state) {
+    (void)state;
+    static const double f_once[] = {5}, w_once[] = {2}, too_much[] = {9};
+    cost_data d;
+    rv_schedule x;
+    rv_flaw flaw;
+    rv_costs costs = *equal_costs(&d, 8, 3, 5);
+    costs.once[RV_WORK_F] = f_once, costs.once[RV_WORK_W] = w_once;
+    make("filldrain", 1, 1, 3, 0, &costs, &x);
+    simulate(&x, &costs);
+    CLOSE(x.forecast.end[0], 6);
+    CLOSE(x.forecast.end[1], 7);
+    CLOSE(x.forecast.end[2], 8);
+    CLOSE(x.forecast.end[3], 10); /* chunk 2 */
+    CLOSE(x.forecast.end[4], 12);
+    CLOSE(x.forecast.end[5], 16);
+    costs.once[RV_WORK_F] = too_much;
+    assert_int_equal(rv_schedule_simulate(&x, &costs, &flaw), RV_CONFIG);
     rv_schedule_finish(&x);
 }
 
@@ -215,6 +240,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(simulate_random_lists_equal_the_plain_simulator),
         cmocka_unit_test(simulate_uneven_chunks_weigh_by_steps),
+        cmocka_unit_test(simulate_chunk_zero_has_what_is_done_once),
         cmocka_unit_test(simulate_updates_end_after_the_bubble),
         cmocka_unit_test(simulate_two_streams_peak_by_the_clock),
         cmocka_unit_test(simulate_stage_in_two_lists_runs_by_the_graph),

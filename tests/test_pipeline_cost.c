@@ -1,0 +1,54 @@
+/* What the parts of a network cost, as `plan` measures it and a profile tells it. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/spawn.h"
+
+static double number(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value)) fail_msg("no number \"%s\"", key);
+    return json_number_value(value);
+}
+
+/* The product with an input that is held, and its weight gradient, are work of chunk 0. */
+static void plan_gives_chunk_zero_what_is_done_once(void **state) {
+    (void)state;
+    static const char text[] =
+        "seed: 7\ndata: {reader: manifold, units: 1024, classes: 4, samples: 64}\n"
+        "encode: {kind: constant, steps: 8}\n"
+        "network:\n"
+        "  - {name: fc1, kind: linear, units: 256, form: dense}\n"
+        "  - {name: n1, kind: lif, beta: 0.9, threshold: 0.5}\n"
+        "  - {name: fc2, kind: linear, units: 4}\n"
+        "  - {name: n2, kind: li, beta: 0.9}\n"
+        "loss: {kind: cross_entropy, readout: membrane_mean}\n"
+        "train: {epochs: 1, batch: 64}\n";
+    tiny_put(in_folder("held.yaml"), text, sizeof text - 1);
+    assert_int_equal(
+        RUN("plan", "held.yaml", "--chunks", "8", "--json", "--stages", "2", "--threads", "1"), 0);
+    tiny_put(in_folder("held.json"), out_text, strlen(out_text));
+    json_t *plan = parse_out(), *profile = json_object_get(plan, "profile");
+    json_t *points = json_array_get(json_object_get(profile, "points"), 0);
+    json_t *block = json_array_get(json_object_get(points, "blocks"), 0);
+    assert_true(number(block, "f_once_ms") > 0.3 * number(block, "f_ms"));
+    assert_true(number(block, "w_once_ms") > 0.3 * number(block, "w_ms"));
+    /* A profile may lack it, but not have more of it than of the whole. */
+    json_object_del(block, "f_once_ms");
+    assert_int_equal(json_dump_file(profile, in_folder("held.json"), 0), 0);
+    assert_int_equal(RUN("plan", "held.yaml", "--chunks", "8", "--profile", "held.json"), 0);
+    json_object_set_new(block, "f_once_ms", json_real(1.1 * number(block, "f_ms")));
+    assert_int_equal(json_dump_file(profile, in_folder("held.json"), 0), 0);
+    ERROR(65, "block 0 has more f_once_ms than all of it", "plan", "held.yaml", "--profile",
+          "held.json");
+    json_decref(plan);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plan_gives_chunk_zero_what_is_done_once),
+    };
+    return cmocka_run_group_tests(tests, group_setup, group_teardown);
+}
