@@ -254,6 +254,9 @@ void rv_flush_restore(unsigned mode);
  * exactly: packing what was unpacked changes nothing. */
 void rv_half_pack(const float *from, uint16_t *to, size_t count);
 void rv_half_unpack(const uint16_t *from, float *to, size_t count);
+/* What the nearest bf16 (ties to even) leaves of every value: exact, for it has fewer digits. Three
+ * times leaves nothing. Infinity becomes not-a-number. */
+void rv_bf16_rest(float *values, size_t count);
 
 /* ---- fault hooks ------------------------------------------------------------------------ */
 /* Under -DRV_FAULTS the k-th call at a site fails (once, or from then on). Otherwise a constant. */

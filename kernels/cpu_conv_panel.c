@@ -110,6 +110,12 @@ static void panel_add(void *argument, int block, int worker) {
     }
 }
 
+static rv_status plan_of(rv_ctx *ctx, const rv_conv *conv, int images, int ld_in, int ld_out,
+                         const rv_conv_plan **out) {
+    bool amx = rv_cpu_isa(ctx) == RV_ISA_AMX;
+    return rv_conv_plan_get(rv_cpu_convs(ctx), conv, amx, images, ld_in, ld_out, out);
+}
+
 /* Plan, packed weights and scratch of a product whose steps have B images. */
 static rv_status panel_prepare(rv_ctx *ctx, panel_job *job, rv_conv_product kind, int B, int ld_in,
                                int ld_out, rv_arena *arena) {
@@ -120,7 +126,7 @@ static rv_status panel_prepare(rv_ctx *ctx, panel_job *job, rv_conv_product kind
     rv_cpu_one_thread();
     job->images = panel_images(B);
     job->each = B / job->images;
-    TRY(rv_conv_plan_get(rv_cpu_convs(ctx), conv, job->images, ld_in, ld_out, &job->plan));
+    TRY(plan_of(ctx, conv, job->images, ld_in, ld_out, &job->plan));
     job->floats = rv_conv_plan_weights(job->plan, kind);
     TRY(rv_arena_get(arena, workers, sizeof *job->result, &job->result));
     memset(job->result, 0, workers * sizeof *job->result);
@@ -194,8 +200,7 @@ rv_status rv_cpu_conv_panel_pack(rv_ctx *ctx, const rv_conv *conv, int B, rv_con
     rv_status status = RV_OK;
     const rv_conv_plan *plan;
     rv_cpu_one_thread();
-    TRY(rv_conv_plan_get(rv_cpu_convs(ctx), conv, panel_images(B), conv_ld(conv->in),
-                         conv_ld(conv->out), &plan));
+    TRY(plan_of(ctx, conv, panel_images(B), conv_ld(conv->in), conv_ld(conv->out), &plan));
     for (int p = RV_CONV_FORWARD; p <= RV_CONV_BACKWARD; p++) {
         if (!packed->weights[p] || !packed->plan ||
             !rv_conv_plan_fits(plan, packed->plan, (rv_conv_product)p)) {

@@ -11,19 +11,23 @@
 #include <pthread.h>
 #include <string.h>
 
+enum { TERMS = 3, MAX_OPERANDS = 5 };
+
 /* One of the three products. `move_in` and `move_out` carry images between rows and oneDNN's
- * order: into it for operands, out of it for the result (WEIGHT has two operands). */
+ * order: into it for operands, out of it for the result (WEIGHT has two operands). bf16x3: `run`
+ * begins with the first term of the weights, `more` adds another. */
 typedef struct product {
-    dnnl_primitive_desc_t desc;
-    dnnl_primitive_t run, move_in, move_out, pack, unpack;
-    dnnl_memory_desc_t in, out, weights, scratch; /* what oneDNN chose */
+    int terms; /* 1 or TERMS */
+    dnnl_primitive_desc_t desc, more_desc;
+    dnnl_primitive_t run, more, move_in, move_out, pack, unpack;
+    dnnl_memory_desc_t in, out, weights, scratch, more_scratch; /* what oneDNN chose */
 } product;
 
 /* Everything a primitive depends on. No padding between members: keys are compared as bytes. */
 typedef struct plan_key {
     rv_plane in, out;
     rv_window window;
-    int groups, B, ld_in, ld_out, bias;
+    int groups, B, ld_in, ld_out, bias, terms;
 } plan_key;
 
 struct rv_conv_plan {
@@ -31,6 +35,7 @@ struct rv_conv_plan {
     rv_conv_cache *cache;
     plan_key key;
     dnnl_memory_desc_t rows_in, rows_out, plain, bias; /* our own orders */
+    dnnl_primitive_desc_t hint; /* of forward in float32, which the adjoints ask for */
     product products[3];
 };
 
@@ -46,8 +51,8 @@ struct rv_conv_cache {
 /* oneDNN has no text for its codes; the call that failed says more. */
 static rv_status dnnl_check(dnnl_status_t result, const char *what) {
     if (result == dnnl_success) return RV_OK;
-    rv_status status = result == dnnl_out_of_memory ? RV_MEMORY : RV_INTERNAL;
-    return rv_fail(status, "oneDNN: %s failed with status %d", what, (int)result);
+    return rv_fail(result == dnnl_out_of_memory ? RV_MEMORY : RV_INTERNAL,
+                   "oneDNN: %s failed with status %d", what, (int)result);
 }
 #define CALL(function, ...) TRY(dnnl_check(function(__VA_ARGS__), #function))
 
@@ -72,11 +77,14 @@ static void plan_destroy(rv_conv_plan *plan) {
     if (!plan) return;
     for (int p = 0; p < 3; p++) {
         product *q = &plan->products[p];
-        dnnl_primitive_t primitives[] = {q->run, q->move_in, q->move_out, q->pack, q->unpack};
+        dnnl_primitive_t primitives[] = {q->run,      q->more, q->move_in,
+                                         q->move_out, q->pack, q->unpack};
         for (size_t i = 0; i < sizeof primitives / sizeof *primitives; i++)
             if (primitives[i]) dnnl_primitive_destroy(primitives[i]);
         if (q->desc) dnnl_primitive_desc_destroy(q->desc);
+        if (q->more_desc) dnnl_primitive_desc_destroy(q->more_desc);
     }
+    if (plan->hint) dnnl_primitive_desc_destroy(plan->hint);
     rv_free(plan);
 }
 
@@ -105,6 +113,12 @@ out:
     return status;
 }
 
+/* An operand is moved into oneDNN's order, a result out of it. */
+static rv_status make_carry(dnnl_engine_t engine, const dnnl_memory_desc_t *rows,
+                            const dnnl_memory_desc_t *inside, bool result, dnnl_primitive_t *out) {
+    return make_move(engine, result ? inside : rows, result ? rows : inside, out);
+}
+
 /* rows of images: the distance between images is ld, whatever their units. */
 static rv_status make_rows(dnnl_memory_desc_t *out, int B, rv_plane plane, int ld) {
     const dnnl_dims_t dims = {B, plane.c, plane.h, plane.w};
@@ -113,20 +127,23 @@ static rv_status make_rows(dnnl_memory_desc_t *out, int B, rv_plane plane, int l
                       "description of images");
 }
 
-/* The primitive of one product. Images and weights have the order `any`: oneDNN picks blocked ones,
- * which ran two to three times as fast here as plain channels, reorders included. The adjoints ask
- * the forward description for a hint, so it comes first. */
-static rv_status describe(rv_conv_plan *plan, rv_conv_product kind, dnnl_primitive_attr_t attr) {
+/* The primitive of one product, whose operands are of `type`. Images and weights have the order
+ * `any`, oneDNN picks blocked ones, which ran two to three times as fast here as plain channels,
+ * reorders included; or they are as `like` has them, and there is no bias. */
+static rv_status describe(const rv_conv_plan *plan, rv_conv_product kind, dnnl_data_type_t type,
+                          const product *like, dnnl_primitive_attr_t attr,
+                          dnnl_primitive_desc_t *desc) {
     rv_status status = RV_OK;
     const plan_key *k = &plan->key;
     const rv_window *w = &k->window;
     dnnl_memory_desc_t in, out, weights;
     const dnnl_dims_t in_dims = {k->B, k->in.c, k->in.h, k->in.w};
     const dnnl_dims_t out_dims = {k->B, k->out.c, k->out.h, k->out.w};
-    CALL(dnnl_memory_desc_init_by_tag, &in, 4, in_dims, dnnl_f32, dnnl_format_tag_any);
+    CALL(dnnl_memory_desc_init_by_tag, &in, 4, in_dims, type, dnnl_format_tag_any);
     CALL(dnnl_memory_desc_init_by_tag, &out, 4, out_dims, dnnl_f32, dnnl_format_tag_any);
-    CALL(dnnl_memory_desc_init_by_tag, &weights, plan->plain.ndims, plan->plain.dims, dnnl_f32,
+    CALL(dnnl_memory_desc_init_by_tag, &weights, plan->plain.ndims, plan->plain.dims, type,
          dnnl_format_tag_any);
+    if (like) in = like->in, out = like->out, weights = like->weights;
     const dnnl_dims_t stride = {w->stride[0], w->stride[1]};
     const dnnl_dims_t dilation = {w->dilation[0] - 1, w->dilation[1] - 1};
     const dnnl_dims_t padding = {w->padding[0], w->padding[1]};
@@ -134,8 +151,8 @@ static rv_status describe(rv_conv_plan *plan, rv_conv_product kind, dnnl_primiti
     switch (kind) {
     case RV_CONV_FORWARD:
         CALL(dnnl_dilated_convolution_forward_desc_init, &conv, dnnl_forward_training,
-             dnnl_convolution_direct, &in, &weights, k->bias ? &plan->bias : NULL, &out, stride,
-             dilation, padding, padding);
+             dnnl_convolution_direct, &in, &weights, k->bias && !like ? &plan->bias : NULL, &out,
+             stride, dilation, padding, padding);
         break;
     case RV_CONV_BACKWARD:
         CALL(dnnl_dilated_convolution_backward_data_desc_init, &conv, dnnl_convolution_direct, &in,
@@ -146,41 +163,58 @@ static rv_status describe(rv_conv_plan *plan, rv_conv_product kind, dnnl_primiti
              &in, &weights, NULL, &out, stride, dilation, padding, padding);
         break;
     }
-    CALL(dnnl_primitive_desc_create, &plan->products[kind].desc, &conv, attr, plan->cache->engine,
-         kind == RV_CONV_FORWARD ? NULL : plan->products[RV_CONV_FORWARD].desc);
+    CALL(dnnl_primitive_desc_create, desc, &conv, attr, plan->cache->engine, plan->hint);
 out:
     return status;
+}
+
+/* A primitive's scratch comes from the caller's arena, so threads may share it. add: its result is
+ * added to what is there. */
+static rv_status make_attr(bool add, dnnl_primitive_attr_t *out) {
+    rv_status status = RV_OK;
+    dnnl_post_ops_t after = NULL;
+    CALL(dnnl_primitive_attr_create, out);
+    CALL(dnnl_primitive_attr_set_scratchpad_mode, *out, dnnl_scratchpad_mode_user);
+    if (!add) goto out;
+    CALL(dnnl_post_ops_create, &after);
+    CALL(dnnl_post_ops_append_sum, after, 1.0f);
+    CALL(dnnl_primitive_attr_set_post_ops, *out, after);
+out:
+    if (after) dnnl_post_ops_destroy(after);
+    return status;
+}
+
+static const dnnl_memory_desc_t *chosen(dnnl_primitive_desc_t desc, dnnl_query_t what) {
+    return dnnl_primitive_desc_query_md(desc, what, 0);
 }
 
 static rv_status make_product(rv_conv_plan *plan, rv_conv_product kind,
                               dnnl_primitive_attr_t attr) {
     rv_status status = RV_OK;
     product *q = &plan->products[kind];
+    dnnl_primitive_attr_t add = NULL;
     dnnl_engine_t engine = plan->cache->engine;
-    bool backward = kind == RV_CONV_BACKWARD, forward = kind == RV_CONV_FORWARD;
-    TRY(describe(plan, kind, attr));
+    bool forward = kind == RV_CONV_FORWARD, backward = kind == RV_CONV_BACKWARD;
+    q->terms = forward ? plan->key.terms : 1;
+    TRY(describe(plan, kind, q->terms > 1 ? dnnl_bf16 : dnnl_f32, NULL, attr, &q->desc));
     CALL(dnnl_primitive_create, &q->run, q->desc);
-    q->in = *dnnl_primitive_desc_query_md(q->desc,
-                                          backward ? dnnl_query_diff_src_md : dnnl_query_src_md, 0);
-    q->out = *dnnl_primitive_desc_query_md(q->desc,
-                                           forward ? dnnl_query_dst_md : dnnl_query_diff_dst_md, 0);
-    q->weights = *dnnl_primitive_desc_query_md(
-        q->desc, kind == RV_CONV_WEIGHT ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
-    q->scratch = *dnnl_primitive_desc_query_md(q->desc, dnnl_query_scratchpad_md, 0);
-    /* An operand is moved into oneDNN's order, a result out of it. */
-    if (backward) {
-        TRY(make_move(engine, &q->in, &plan->rows_in, &q->move_in));
-    } else {
-        TRY(make_move(engine, &plan->rows_in, &q->in, &q->move_in));
-    }
-    if (forward) {
-        TRY(make_move(engine, &q->out, &plan->rows_out, &q->move_out));
-    } else {
-        TRY(make_move(engine, &plan->rows_out, &q->out, &q->move_out));
-    }
+    q->in = *chosen(q->desc, backward ? dnnl_query_diff_src_md : dnnl_query_src_md);
+    q->out = *chosen(q->desc, forward ? dnnl_query_dst_md : dnnl_query_diff_dst_md);
+    q->weights = *chosen(q->desc, kind == RV_CONV_WEIGHT ? dnnl_query_diff_weights_md
+                                                         : dnnl_query_weights_md);
+    q->scratch = *chosen(q->desc, dnnl_query_scratchpad_md);
+    TRY(make_carry(engine, &plan->rows_in, &q->in, backward, &q->move_in));
+    TRY(make_carry(engine, &plan->rows_out, &q->out, forward, &q->move_out));
     TRY(make_move(engine, &plan->plain, &q->weights, &q->pack));
     TRY(make_move(engine, &q->weights, &plan->plain, &q->unpack));
+    if (q->terms > 1) {
+        TRY(make_attr(true, &add));
+        TRY(describe(plan, kind, dnnl_bf16, q, add, &q->more_desc));
+        CALL(dnnl_primitive_create, &q->more, q->more_desc);
+        q->more_scratch = *chosen(q->more_desc, dnnl_query_scratchpad_md);
+    }
 out:
+    if (add) dnnl_primitive_attr_destroy(add);
     return status;
 }
 
@@ -205,9 +239,8 @@ static rv_status plan_create(rv_conv_cache *cache, const plan_key *key, rv_conv_
     }
     const dnnl_dims_t channels = {key->out.c};
     CALL(dnnl_memory_desc_init_by_tag, &plan->bias, 1, channels, dnnl_f32, dnnl_x);
-    CALL(dnnl_primitive_attr_create, &attr);
-    /* Scratch comes from the caller's arena, so threads may share one primitive. */
-    CALL(dnnl_primitive_attr_set_scratchpad_mode, attr, dnnl_scratchpad_mode_user);
+    TRY(make_attr(false, &attr));
+    TRY(describe(plan, RV_CONV_FORWARD, dnnl_f32, NULL, attr, &plan->hint));
     for (int p = 0; p < 3; p++)
         TRY(make_product(plan, (rv_conv_product)p, attr));
     *out = plan;
@@ -218,14 +251,21 @@ out:
     return status;
 }
 
-rv_status rv_conv_plan_get(rv_conv_cache *cache, const rv_conv *conv, int B, int ld_in, int ld_out,
-                           const rv_conv_plan **out) {
+/* With fewer channels tiles are mostly padding, and float32 is as fast. */
+static int forward_terms(const rv_conv *conv, bool amx) {
+    enum { LEAST = 16 };
+    int in = conv->in.c / conv->groups, out = conv->out.c / conv->groups;
+    return amx && conv->bf16 && in >= LEAST && out >= LEAST ? TERMS : 1;
+}
+
+rv_status rv_conv_plan_get(rv_conv_cache *cache, const rv_conv *conv, bool amx, int B, int ld_in,
+                           int ld_out, const rv_conv_plan **out) {
     rv_status status = RV_OK;
     plan_key key;
     memset(&key, 0, sizeof key); /* keys are compared as bytes */
     key.in = conv->in, key.out = conv->out, key.window = conv->window;
     key.groups = conv->groups, key.B = B, key.ld_in = ld_in, key.ld_out = ld_out;
-    key.bias = conv->bias != NULL;
+    key.bias = conv->bias != NULL, key.terms = forward_terms(conv, amx);
     /* Plans are never removed, so a pointer handed out stays good until the device closes. */
     pthread_mutex_lock(&cache->lock);
     rv_conv_plan *plan = cache->plans;
@@ -248,12 +288,16 @@ static size_t md_floats(const dnnl_memory_desc_t *md) {
     size_t floats = (dnnl_memory_desc_get_size(md) + sizeof(float) - 1) / sizeof(float);
     return (floats + RV_LANES - 1) / RV_LANES * RV_LANES;
 }
+/* Terms are followed by what is left of the weights while they are made. */
 size_t rv_conv_plan_weights(const rv_conv_plan *plan, rv_conv_product kind) {
-    return md_floats(&plan->products[kind].weights);
+    const product *q = &plan->products[kind];
+    size_t left = q->terms > 1 ? md_floats(&plan->plain) : 0;
+    return (size_t)q->terms * md_floats(&q->weights) + left;
 }
 size_t rv_conv_plan_scratch(const rv_conv_plan *plan, rv_conv_product kind) {
     const product *q = &plan->products[kind];
-    return md_floats(&q->in) + md_floats(&q->out) + md_floats(&q->scratch);
+    size_t pad = md_floats(&q->scratch), more = md_floats(&q->more_scratch);
+    return md_floats(&q->in) + md_floats(&q->out) + (pad > more ? pad : more);
 }
 /* Orders are equal when their descriptions are. */
 bool rv_conv_plan_fits(const rv_conv_plan *plan, const rv_conv_plan *from, rv_conv_product kind) {
@@ -266,7 +310,6 @@ typedef struct operand {
     const dnnl_memory_desc_t *md;
     const void *data;
 } operand;
-#define MAX_OPERANDS 5
 
 /* Memory objects are small and made per call: a plan serves many threads at once. */
 static rv_status execute(const rv_conv_plan *plan, dnnl_primitive_t primitive,
@@ -293,9 +336,26 @@ static rv_status move(const rv_conv_plan *plan, dnnl_primitive_t primitive,
     return execute(plan, primitive, operands, 2);
 }
 
+/* A term is what is left of the weights, rounded by the reorder; what then is left is exact. */
+static rv_status pack_terms(const rv_conv_plan *plan, const product *q, const float *plain,
+                            float *packed) {
+    rv_status status = RV_OK;
+    size_t term = md_floats(&q->weights);
+    size_t count = dnnl_memory_desc_get_size(&plan->plain) / sizeof(float);
+    float *left = packed + (size_t)q->terms * term;
+    memcpy(left, plain, count * sizeof *left);
+    for (int k = 0; k < q->terms; k++, packed += term) {
+        TRY(move(plan, q->pack, &plan->plain, left, &q->weights, packed));
+        rv_bf16_rest(left, count);
+    }
+out:
+    return status;
+}
+
 rv_status rv_conv_plan_pack(const rv_conv_plan *plan, rv_conv_product kind, const float *plain,
                             float *packed) {
     const product *q = &plan->products[kind];
+    if (q->terms > 1) return pack_terms(plan, q, plain, packed);
     return move(plan, q->pack, &plan->plain, plain, &q->weights, packed);
 }
 rv_status rv_conv_plan_unpack(const rv_conv_plan *plan, rv_conv_product kind, const float *packed,
@@ -321,10 +381,16 @@ rv_status rv_conv_plan_run(const rv_conv_plan *plan, rv_conv_product kind, float
         {arguments[kind][2], &q->out, c},   {DNNL_ARG_SCRATCHPAD, &q->scratch, pad},
         {DNNL_ARG_BIAS, &plan->bias, bias},
     };
+    operand more[] = {
+        operands[0], operands[1], operands[2], {DNNL_ARG_SCRATCHPAD, &q->more_scratch, pad}};
     bool biased = kind == RV_CONV_FORWARD && plan->key.bias;
     if (kind != RV_CONV_BACKWARD) TRY(move(plan, q->move_in, &plan->rows_in, in, &q->in, a));
     if (kind != RV_CONV_FORWARD) TRY(move(plan, q->move_out, &plan->rows_out, out, &q->out, c));
     TRY(execute(plan, q->run, operands, biased ? 5 : 4));
+    for (int k = 1; k < q->terms; k++) {
+        more[1].data = weights + (size_t)k * md_floats(&q->weights);
+        TRY(execute(plan, q->more, more, 4));
+    }
     if (kind == RV_CONV_BACKWARD) TRY(move(plan, q->move_in, &q->in, a, &plan->rows_in, in));
     if (kind == RV_CONV_FORWARD) TRY(move(plan, q->move_out, &q->out, c, &plan->rows_out, out));
 out:

@@ -1,7 +1,8 @@
 /*
- * Half floats (IEEE 754 binary16), for values that are stored and not computed with. Without
- * branches, so that the compiler vectorises the loops; the same bits with and without flushing of
- * denormals, since no operand or result of an operation is one.
+ * Short floats: the terms of bf16 that a float is the sum of, and half floats (IEEE 754 binary16),
+ * for values that are stored and not computed with. Without branches, so that the compiler
+ * vectorises the loops; halves are the same bits with and without flushing of denormals, since no
+ * operand or result of an operation is one.
  */
 #include "kernels/base.h"
 
@@ -42,6 +43,13 @@ static inline float unpack(uint16_t half) {
     uint32_t small = bits_of((float)(int32_t)size * 0x1p-24f);
     uint32_t normal = (size << 13) + REBIAS, odd = size << 13 | INFINITE;
     return float_of(sign | (size >= 0x7c00u ? odd : size < 0x400u ? small : normal));
+}
+
+void rv_bf16_rest(float *values, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = bits_of(values[i]);
+        values[i] -= float_of((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
+    }
 }
 
 void rv_half_pack(const float *from, uint16_t *to, size_t count) {

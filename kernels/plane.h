@@ -32,6 +32,7 @@ typedef struct rv_conv {
     rv_window window;
     int groups;
     rv_form form;
+    bool bf16; /* every input is a number that bf16 holds, as spikes are: a level may use it */
     const float *weight, *bias;
     void *packed;
 } rv_conv;

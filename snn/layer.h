@@ -84,6 +84,7 @@ struct rv_layer {
     rv_shape shape;
     int n, ld;     /* units; values per row */
     bool spikes;   /* the output is bits */
+    bool bf16;     /* bf16 holds every value of the output */
     bool held;     /* the output is one frame for all steps */
     bool trained;  /* owns a trained tensor */
     bool live;     /* a tensor in it or before it is trained: B is needed */
@@ -100,6 +101,7 @@ struct rv_layer {
 /* ---- for check (net.c, params.c) --------------------------------------------------------- */
 rv_shape rv_layer_in_shape(const rv_net *net, const rv_layer *layer, int k);
 bool rv_layer_in_spikes(const rv_net *net, const rv_layer *layer, int k);
+bool rv_layer_in_bf16(const rv_net *net, const rv_layer *layer, int k); /* spikes, too */
 bool rv_layer_in_held(const rv_net *net, const rv_layer *layer, int k);
 const char *rv_layer_in_name(const rv_net *net, const rv_layer *layer, int k);
 /* RV_CONFIG naming this layer, its input k and both shapes. `needs` says what it takes. */

@@ -67,6 +67,7 @@ static rv_status conv_check(rv_net *net, rv_layer *layer, rv_plane in, rv_window
     rv_conv *plan = layer->plan;
     char needs[96];
     *plan = (rv_conv){.in = in, .window = window, .groups = options->groups};
+    plan->bf16 = rv_layer_in_bf16(net, layer, 0);
     if (options->out_channels < 1 || window.kernel[0] < 1 || window.kernel[1] < 1)
         TRY(rv_fail_at(RV_CONFIG, layer->desc->where,
                        options->out_channels < 1 ? "out_channels" : "kernel_size", NULL,

@@ -45,8 +45,15 @@ out:
     return status;
 }
 
+/* bf16 has eight digits: it holds a mean of spikes over a window of 2, 4, ... 256. */
 static rv_status avg_check(rv_net *net, rv_layer *layer) {
-    return pool_check(net, layer, RV_POOL_AVG);
+    rv_status status = RV_OK;
+    const rv_pool *plan = layer->plan;
+    TRY(pool_check(net, layer, RV_POOL_AVG));
+    int area = plan->window.kernel[0] * plan->window.kernel[1];
+    layer->bf16 = rv_layer_in_spikes(net, layer, 0) && area <= 256 && (area & (area - 1)) == 0;
+out:
+    return status;
 }
 static rv_status max_check(rv_net *net, rv_layer *layer) {
     return pool_check(net, layer, RV_POOL_MAX);

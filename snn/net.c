@@ -63,6 +63,11 @@ bool rv_layer_in_spikes(const rv_net *net, const rv_layer *layer, int k) {
     return layer->input[k] < 0 ? net->desc->input_spikes : net->layers[layer->input[k]].spikes;
 }
 
+bool rv_layer_in_bf16(const rv_net *net, const rv_layer *layer, int k) {
+    return rv_layer_in_spikes(net, layer, k) ||
+           (layer->input[k] >= 0 && net->layers[layer->input[k]].bf16);
+}
+
 bool rv_layer_in_held(const rv_net *net, const rv_layer *layer, int k) {
     return layer->input[k] < 0 ? net->desc->input_held : net->layers[layer->input[k]].held;
 }

@@ -40,7 +40,6 @@ static inline rv_device test_open(int threads) {
 static inline int test_each_isa(int (*group)(const char *name)) {
     int failures = 0;
     rv_isa best = rv_isa_best();
-    if (best > RV_ISA_AVX512) best = RV_ISA_AVX512; /* amx differs in linear maps only */
     for (; test_isa <= best; test_isa++) {
         int result = 0;
         fflush(NULL);

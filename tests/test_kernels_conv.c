@@ -188,6 +188,7 @@ static problem problem_of(const conv_case *c) {
     p.bias = test_random_floats((size_t)c->out_c, &seed);
     p.conv.weight = p.weight, p.conv.bias = c->bias ? p.bias : NULL;
     p.x = test_signal(c->spikes, T, c->B, units(p.conv.in), &seed);
+    p.conv.bf16 = c->spikes;
     p.g = test_values(T, c->B, units(p.conv.out), false, &seed);
     return p;
 }
@@ -247,6 +248,49 @@ static void conv_weights_packed_for_other_rows_serve_a_ragged_batch(void **state
         outcome_free(&a), outcome_free(&b);
         problem_free(&p);
     }
+    rv_device_close(&device);
+}
+
+static const conv_case wide = {3, 32, 6, 5, 48, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1, true, false};
+
+/* Means of four spikes: values that bf16 holds. */
+static void conv_of_pooled_spikes_equals_loops_in_double(void **state) {
+    (void)state;
+    rv_device device = test_open(1);
+    problem p = problem_of(&wide);
+    for (size_t i = 0; i < test_count(p.x.values); i++)
+        p.x.values.data[i] = floorf(p.x.values.data[i] * 4.0f) / 4.0f;
+    p.conv.bf16 = true;
+    outcome o = run_ops(&device, &p.conv, &p.x, p.g, whole, 1, DENSE, p.g.B);
+    compare(&p.conv, &p.x, p.g, &o);
+    outcome_free(&o);
+    problem_free(&p);
+    rv_device_close(&device);
+}
+
+/* Under a single spike outputs are single weights: none of their bits may be missing. */
+static void conv_of_a_single_spike_gives_the_weights_to_the_last_bit(void **state) {
+    (void)state;
+    rv_device device = test_open(1);
+    rv_arena arena = {0};
+    problem p = problem_of(&wide);
+    rv_values y = test_empty(T, p.g.B, units(p.conv.out), false);
+    int channel = 7, row = 2, col = 3, places = p.conv.out.h * p.conv.out.w;
+    memset(p.x.values.data, 0, test_count(p.x.values) * sizeof(float));
+    *test_at(p.x.values, 1, 2, (channel * p.conv.in.h + row) * p.conv.in.w + col) = 1.0f;
+    p.conv.bf16 = true, p.conv.bias = NULL;
+    CHECK(device.ops->conv_pack(device.ctx, NULL, &p.conv, p.g.B, &p.conv.packed));
+    CHECK(device.ops->conv_forward(device.ctx, NULL, &p.conv, &p.x, y, &arena));
+    for (int o = 0; o < p.conv.out.c; o++)
+        for (int k = 0; k < 9; k++) {
+            int at = o * places + (row + 1 - k / 3) * p.conv.out.w + col + 1 - k % 3;
+            assert_true(*test_at(y, 1, 2, at) ==
+                        p.weight[(size_t)((o * p.conv.in.c + channel) * 9 + k)]);
+        }
+    device.ops->conv_unpack(device.ctx, p.conv.packed);
+    rv_free(y.data);
+    problem_free(&p);
+    rv_arena_finish(&arena);
     rv_device_close(&device);
 }
 
@@ -315,6 +359,8 @@ static int group(const char *isa) {
         cmocka_unit_test(conv_ops_on_every_shape_equal_loops_in_double),
         cmocka_unit_test(conv_bits_under_threads_and_chunks_are_the_same),
         cmocka_unit_test(conv_weights_packed_for_other_rows_serve_a_ragged_batch),
+        cmocka_unit_test(conv_of_pooled_spikes_equals_loops_in_double),
+        cmocka_unit_test(conv_of_a_single_spike_gives_the_weights_to_the_last_bit),
         cmocka_unit_test(conv_of_a_held_input_computes_one_frame),
         cmocka_unit_test(conv_pack_again_follows_the_weights),
     };
