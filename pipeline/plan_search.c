@@ -9,8 +9,8 @@
 #include "pipeline/mix.h"
 #include "pipeline/plan_search.h"
 
-/* Chunk counts up to CHUNKS_ALL are all looked at, above it in steps of one in CHUNKS_ALL / 2.
- * EFFORT items are planned and simulated in about a second. */
+/* Chunk counts up to CHUNKS_ALL come first, and above it those in steps of one in CHUNKS_ALL / 2;
+ * then all others. EFFORT items are planned and simulated in about a second. */
 enum { CHUNKS_ALL = 1024, EFFORT = 8000000 };
 
 /* ---- memory ----------------------------------------------------------------------------- */
@@ -179,6 +179,18 @@ rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs) {
     return RV_OK;
 }
 
+/* The work of the busiest stage, and an update. */
+double rv_plan_least(void *search, int chunks) {
+    const rv_plan_search *s = search;
+    double most = 0, update = INFINITY;
+    for (int i = 0; i < s->stages; i++) {
+        const rv_part_cost cost = cost_of(s, i, chunks);
+        most = fmax(most, s->micros * (cost.f + cost.b + cost.w));
+        update = fmin(update, cost.u);
+    }
+    return most + update;
+}
+
 void rv_plan_search_finish(rv_plan_search *s) {
     rv_free(s->layers);
     rv_free(s->policy);
@@ -219,12 +231,18 @@ out:
     return status;
 }
 
-/* The numbers of chunks to choose from. list: [steps + 1]. */
+/* The most chunks there may be; 0: their number is given. */
+static int chunks_most(const rv_plan_search *s) {
+    if (!s->desc->chunks_auto) return 0;
+    if (rv_net_check_chunks(s->desc->cost.net, 2) != RV_OK) return 1;
+    return s->steps < RV_CHUNKS_MOST ? s->steps : RV_CHUNKS_MOST;
+}
+
+/* The numbers of chunks to look at first. list: [steps + 1]. */
 static int chunks_list(const rv_plan_search *s, int *list) {
-    const rv_plan_desc *desc = s->desc;
-    int most = s->steps < RV_CHUNKS_MOST ? s->steps : RV_CHUNKS_MOST, count = 0;
-    if (!desc->chunks_auto || rv_net_check_chunks(desc->cost.net, 2) != RV_OK) {
-        list[count++] = desc->chunks_auto ? 1 : desc->cost.train->chunks;
+    int most = chunks_most(s), count = 0;
+    if (most == 0) {
+        list[count++] = s->desc->cost.train->chunks;
         return count;
     }
     for (int c = 1; c < most; c += c < CHUNKS_ALL ? 1 : c / (CHUNKS_ALL / 2))
@@ -233,7 +251,7 @@ static int chunks_list(const rv_plan_search *s, int *list) {
     return count;
 }
 
-static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
+static rv_status search_once(rv_plan_search *s, const int *chunks, int count, int most,
                              const rv_generator *generator, rv_schedule *best,
                              rv_searched *searched) {
     const bool rival = !searched; /* at one count of chunks: the taken one was searched well */
@@ -241,6 +259,8 @@ static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
                               .micros = s->micros,
                               .chunks = chunks,
                               .chunk_count = count,
+                              .chunks_most = most,
+                              .least = rv_plan_least,
                               .slots = s->desc->slots,
                               .norm = s->desc->cost.train->clip_norm > 0,
                               .generator = generator,
@@ -296,7 +316,8 @@ static rv_status mix_seconds(void *context, const uint8_t *policy, double *secon
     rv_schedule found = {0};
     rv_searched searched;
     policy_set(s, policy);
-    rv_status status = search_once(s, it->chunks, it->count, s->desc->generator, &found, &searched);
+    rv_status status =
+        search_once(s, it->chunks, it->count, 0, s->desc->generator, &found, &searched);
     if (status == RV_RESOURCE) it->least = fmin(it->least, searched.least);
     *seconds = status == RV_OK ? found.forecast.total : INFINITY;
     rv_schedule_finish(&found);
@@ -337,7 +358,8 @@ rv_status rv_plan_seek(rv_plan_search *s, rv_plan *plan) {
     TRY(rv_alloc((size_t)s->steps + 1, sizeof *chunks, "chunks", &chunks));
     int count = chunks_list(s, chunks);
     if (s->policy) TRY(mix_find(s, chunks, count));
-    status = search_once(s, chunks, count, s->desc->generator, &plan->schedule, &plan->searched);
+    status = search_once(s, chunks, count, chunks_most(s), s->desc->generator, &plan->schedule,
+                         &plan->searched);
     if (status == RV_RESOURCE)
         FAIL(RV_RESOURCE,
              "pipeline.memory: no schedule fits the %.1f MB that are left of it; the least found "
@@ -363,7 +385,7 @@ static rv_status rivals_of_steps(rv_plan_search *s, rv_plan *plan) {
         if (generator->one_stage && plan->stages > 1) continue;
         plan->rival_count++;
         rival->name = generator->row.name;
-        status = search_once(s, &plan->chunks, 1, generator, &found, NULL);
+        status = search_once(s, &plan->chunks, 1, 0, generator, &found, NULL);
         if (status != RV_OK && status != RV_CONFIG && status != RV_RESOURCE) goto out;
         rival->runs = status == RV_OK;
         if (!rival->runs)

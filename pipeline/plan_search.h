@@ -37,6 +37,7 @@ void rv_plan_search_finish(rv_plan_search *s);
 
 /* For rv_search. */
 RV_CHECKED rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs);
+double rv_plan_least(void *search, int chunks);
 RV_CHECKED rv_status rv_plan_bytes_of(void *search, int chunks, int slots,
                                       const rv_schedule *schedule, double *bytes);
 

@@ -225,8 +225,11 @@ int rv_group_2bw(int stages, int chunks);
 /* `auto`: generators, their orders, chunk counts and slot counts are tried by simulation. */
 typedef struct rv_search {
     int stages, micros;
-    const int *chunks; /* candidates, [chunk_count] */
+    const int *chunks; /* candidates, ascending, [chunk_count]; the first to be looked at */
     int chunk_count;
+    int chunks_most; /* all other counts up to it are candidates, too; 0: none */
+    /* With chunks_most: seconds that no schedule at C chunks takes less than, found quickly. */
+    double (*least)(void *context, int chunks);
     int slots;                     /* 0: any; else these */
     bool norm;                     /* the step has NORM items */
     const rv_generator *generator; /* NULL: all */

@@ -257,21 +257,27 @@ static int by_bound(const void *left, const void *right) {
 }
 
 /* The step ends with an update, which no schedule avoids. */
+static rv_status bound_find(const rv_search *search, candidate *it) {
+    rv_status status = RV_OK;
+    rv_costs costs;
+    double update = INFINITY;
+    if (search->stages < 1 || search->micros < 1 || it->chunks < 1)
+        FAIL(RV_CONFIG, "schedule: %d stages, %d micro-batches, %d chunks", search->stages,
+             search->micros, it->chunks);
+    TRY(search->costs(search->context, it->chunks, &costs));
+    TRY(rv_schedule_bound(search->stages, search->micros, it->chunks, &costs, &it->bound));
+    for (int s = 0; s < search->stages; s++)
+        update = fmin(update, costs.u ? costs.u[s] : 0);
+    it->bound += update;
+out:
+    return status;
+}
+
 static rv_status bounds_find(const rv_search *search, candidate *list) {
     rv_status status = RV_OK;
     for (int i = 0; i < search->chunk_count; i++) {
-        rv_costs costs;
-        double update = INFINITY;
         list[i].chunks = search->chunks[i];
-        if (search->stages < 1 || search->micros < 1 || search->chunks[i] < 1)
-            FAIL(RV_CONFIG, "schedule: %d stages, %d micro-batches, %d chunks", search->stages,
-                 search->micros, search->chunks[i]);
-        TRY(search->costs(search->context, search->chunks[i], &costs));
-        TRY(rv_schedule_bound(search->stages, search->micros, search->chunks[i], &costs,
-                              &list[i].bound));
-        for (int s = 0; s < search->stages; s++)
-            update = fmin(update, costs.u ? costs.u[s] : 0);
-        list[i].bound += update;
+        TRY(bound_find(search, &list[i]));
     }
     qsort(list, (size_t)search->chunk_count, sizeof *list, by_bound);
 out:
@@ -312,28 +318,54 @@ out:
     return status;
 }
 
-static rv_status hunt_all(hunt *h, candidate *list) {
+static rv_status hunt_at(hunt *h, const candidate *it) {
     rv_status status = RV_OK;
     rv_searched *told = &h->told;
-    bool may;
-    TRY(scout(h, list));
-    for (int i = 0; i < h->search->chunk_count; i++) {
-        if (list[i].done) continue;
-        h->at = list[i];
-        TRY(may_fit(h, &may));
-        if (!may || slower(h, h->at.bound)) {
-            told->ruled_out++;
+    bool may = !slower(h, it->bound);
+    h->at = *it;
+    if (may) TRY(may_fit(h, &may));
+    if (!may) {
+        told->ruled_out++;
+        goto out;
+    }
+    if (!exhausted(h)) {
+        told->tried++;
+        TRY(try_chunks(h));
+    }
+    if (!exhausted(h) || slower(h, it->bound)) goto out;
+    told->left++; /* begun ones among them */
+    told->left_bound = fmin(told->left_bound, it->bound);
+out:
+    return status;
+}
+
+/* Counts that are not listed: most are ruled out at once. A bound takes a look at every chunk. */
+static rv_status hunt_rest(hunt *h) {
+    rv_status status = RV_OK;
+    const rv_search *search = h->search;
+    for (int c = 1, k = 0; c <= search->chunks_most; c++) {
+        candidate it = {.chunks = c};
+        if (k < search->chunk_count && search->chunks[k] == c) {
+            k++;
             continue;
         }
-        if (!exhausted(h)) {
-            told->tried++;
-            TRY(try_chunks(h));
+        it.bound = search->least(search->context, c);
+        if (!slower(h, it.bound) && !exhausted(h)) {
+            TRY(bound_find(search, &it));
+            h->effort += c;
         }
-        if (!exhausted(h)) continue;
-        if (slower(h, h->at.bound)) continue;
-        told->left++; /* begun ones among them */
-        told->left_bound = fmin(told->left_bound, h->at.bound);
+        TRY(hunt_at(h, &it));
     }
+out:
+    return status;
+}
+
+static rv_status hunt_all(hunt *h, candidate *list) {
+    rv_status status = RV_OK;
+    TRY(scout(h, list));
+    for (int i = 0; i < h->search->chunk_count; i++)
+        if (!list[i].done) TRY(hunt_at(h, &list[i]));
+    TRY(hunt_rest(h));
     if (!h->best.schedule.items && isfinite(h->smallest_bytes)) { /* its bytes are a bound: see */
         h->at = h->smallest;
         TRY(try_chunks(h));

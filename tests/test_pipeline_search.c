@@ -6,7 +6,7 @@ typedef struct task {
     double overhead; /* of every item: many chunks cost */
     double scaled[3][MOST];
     double tape[MOST], message[MOST]; /* of a whole sequence */
-    int stages, calls;
+    int stages, micros, calls;
 } task;
 
 /* What a measurement gives: a whole sequence cut into C chunks costs C launches more. */
@@ -25,6 +25,15 @@ static rv_status costs_at(void *context, int chunks, rv_costs *costs) {
 
 enum { CHUNKS = 6 };
 static const int chunk_list[] = {1, 2, 3, 4, 6, 8};
+
+/* The work of the busiest stage, found without costs_at. */
+static double least_at(void *context, int chunks) {
+    const task *t = context;
+    double most = 0;
+    for (int s = 0; s < t->stages; s++)
+        most = fmax(most, t->data.f[s] + t->data.b[s] + t->data.w[s] + 3 * t->overhead * chunks);
+    return t->micros * most;
+}
 
 /* Tapes, slots and weights of made-up sizes: a chunk takes its share of a sequence. */
 static double weight_of(const task *t, int S, int C, int slots, const int *peak) {
@@ -162,6 +171,41 @@ static void search_never_loses_among_many_chunks(void **state) {
         rv_schedule_finish(&best);
     }
     assert_true(ruled_out > MANY); /* or the bounds rule nothing out */
+}
+
+/* Counts of chunks that are not on the list: as if they were. */
+static void search_counts_off_the_list_are_candidates(void **state) {
+    (void)state;
+    enum { MANY = 60 };
+    int all[MANY], off = 0, calls = 0;
+    for (int c = 0; c < MANY; c++)
+        all[c] = c + 1;
+    for (uint32_t seed = 100; seed < 112; seed++) {
+        task t;
+        rv_search search;
+        rv_schedule best, whole;
+        rv_searched searched, every;
+        random_task(&t, seed, &search);
+        t.overhead = (1 + draw(seed, 5000, 8)) / 64.0;
+        search.micros = t.micros = 1 + search.micros / 2;
+        search.chunks = all, search.chunk_count = MANY;
+        assert_int_equal(rv_schedule_search(&search, &whole, &every), RV_OK);
+        const int few[] = {1, 2, 20};
+        search.chunks = few, search.chunk_count = 3;
+        search.chunks_most = MANY, search.least = least_at;
+        t.calls = 0;
+        assert_int_equal(rv_schedule_search(&search, &best, &searched), RV_OK);
+        CLOSE(best.forecast.total, whole.forecast.total);
+        assert_int_equal(searched.tried + searched.ruled_out, MANY);
+        assert_int_equal(searched.left, 0);
+        calls += t.calls;
+        for (int k = 0, listed = 0; k < 3; k++, off += k == 3 && !listed)
+            listed |= best.chunks == few[k];
+        rv_schedule_finish(&best);
+        rv_schedule_finish(&whole);
+    }
+    assert_true(off > 3);          /* or the list was enough */
+    assert_true(calls < 6 * MANY); /* most are ruled out without their costs */
 }
 
 /* With a limit of memory: it fits whenever a fixed choice fits, and none that fits is faster. */
@@ -381,6 +425,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(search_never_loses_to_a_fixed_choice),
         cmocka_unit_test(search_never_loses_among_many_chunks),
+        cmocka_unit_test(search_counts_off_the_list_are_candidates),
         cmocka_unit_test(search_fits_whenever_a_fixed_choice_fits),
         cmocka_unit_test(search_least_memory_is_enough),
         cmocka_unit_test(search_limited_effort_tells_what_is_left),
