@@ -385,8 +385,10 @@ static rv_status watch_open(rv_pipeline *p) {
     if (p->desc.driver != RV_DRIVER_THREADS) goto out;
     TRY(rv_timeline_create(p->desc.trace, p->desc.schedule, p->links, EDGES * (p->stages - 1),
                            &p->timeline));
-    for (int s = 0; s < p->stages; s++)
+    for (int s = 0; s < p->stages; s++) {
         p->workers[s].stage->track = rv_timeline_track(p->timeline, s);
+        rv_tapes_watch(p->workers[s].stage->tapes, p->timeline);
+    }
 out:
     return status;
 }

@@ -91,6 +91,7 @@ static rv_status write_files(void *self) {
                           saver->drop_last ? NULL : saver->previous));
     saver->drop_last = false;
     saver->took = rv_host_seconds() - begun;
+    rv_timeline_save(rv_engine_timeline(saver->setup->engine), begun);
 out:
     return status;
 }

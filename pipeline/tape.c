@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "pipeline/internal.h"
 #include "pipeline/tape.h"
 
 enum { NONE = -1, AHEAD = 2 /* cells fetched before B needs them */, PIECE = 1 << 14 /* floats */ };
@@ -51,7 +52,8 @@ struct rv_tapes {
     rv_spill *file;
     uint16_t *piece; /* the writer's, [PIECE] */
     rv_link edge;    /* a name for waits */
-    bool failed;     /* under `lock` */
+    rv_timeline *timeline;
+    bool failed; /* under `lock` */
     pthread_mutex_t lock;
     pthread_cond_t moved;
 };
@@ -199,6 +201,10 @@ rv_status rv_tapes_open(rv_tapes *it, const char *folder) {
                            &it->file);
 }
 
+void rv_tapes_watch(rv_tapes *it, rv_timeline *timeline) {
+    it->timeline = timeline;
+}
+
 void rv_tapes_destroy(rv_tapes *it) {
     if (!it) return;
     const rv_device *device = it->desc.device;
@@ -262,10 +268,13 @@ static rv_status move(void *self) {
     size_t plain = 4 * (it->words[RV_PART_SPILLED] +
                         (it->desc.how.half ? 0 : it->words[RV_PART_SPILLED_MEMBRANES]));
     float *memory = rv_tape_part_memory(b->tape, RV_PART_SPILLED);
+    const double begun = rv_host_seconds();
     TRY(b->back ? rv_spill_read(it->file, slot, 0, memory, plain)
                 : rv_spill_write(it->file, slot, 0, memory, plain));
     if (it->desc.how.half) TRY(membranes_move(it, b, slot, plain));
     b->ended = true;
+    rv_timeline_tape(it->timeline, it->desc.stage, b->back, b->cell / it->desc.chunks,
+                     b->cell % it->desc.chunks, begun);
 out:
     return status;
 }

@@ -13,6 +13,7 @@
 #include "data/data.h"
 #include "pipeline/link.h"
 #include "pipeline/schedule.h"
+#include "pipeline/timeline.h"
 #include "snn/snn.h"
 
 #ifdef __cplusplus
@@ -39,6 +40,8 @@ typedef struct rv_tapes rv_tapes;
 RV_CHECKED rv_status rv_tapes_create(const rv_tapes_desc *desc, rv_tapes **out);
 /* Removes the file. No job is with the writer any more. */
 void rv_tapes_destroy(rv_tapes *tapes);
+/* What the writer does for these tapes goes there. Borrowed. */
+void rv_tapes_watch(rv_tapes *tapes, rv_timeline *timeline);
 /* Before the first step, make the file of what is spilled: in the folder, or (NULL) one without a
  * name. Does nothing the second time, and where nothing is spilled. RV_CREATE, RV_IO: no room. */
 RV_CHECKED rv_status rv_tapes_open(rv_tapes *tapes, const char *folder);

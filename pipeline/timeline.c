@@ -11,20 +11,26 @@
 
 enum {
     COLD = 2,     /* steps at the start that do not count where there are others */
+    SAVES = 64,   /* checkpoints that end in a round, at most, where all are written */
     ITEMS = 2048, /* of a stage in a round of an endless schedule, at most, where all are written */
 };
+
+/* What a round tells of the plan; only those of the best grade met count. */
+typedef enum grade { COLD_ROUND, DISTURBED, CLEAN } grade;
 
 struct rv_timeline {
     const rv_schedule *schedule;
     int stages;
     rv_track *track[2]; /* [stages]; stages use track[0] */
-    rv_track *wrote;    /* [stages] spans of the writer's thread in this round; under `lock` */
+    rv_track *wrote;    /* [stages + 1] spans of writers, last of checkpoints; under `lock` */
     pthread_mutex_t lock;
     rv_trace *trace; /* NULL: no file */
     rv_writer *writer;
     rv_round round; /* the writer's while it writes */
     bool training;  /* the round at hand */
-    bool failed;    /* the file: the run goes on without */
+    bool disturbed;
+    grade best;  /* of the rounds in the sums */
+    bool failed; /* the file: the run goes on without */
     char flaw[512];
     double begin;
     int64_t rounds, steps, counted;
@@ -52,13 +58,14 @@ static rv_status tracks_create(rv_timeline *it) {
             int cells = it->schedule->micros * it->schedule->chunks;
             int count = (int)it->most * items_of(it->schedule, s);
             rv_track *track = &it->track[set][s];
-            track->room = 10 * (count > cells ? count : cells) + 6 * it->stages;
+            track->room = 10 * (count > cells ? count : cells) + 4 * cells + 6 * it->stages + SAVES;
             TRY(rv_alloc((size_t)track->room, sizeof *track->span, "a timeline", &track->span));
         }
     }
-    TRY(rv_alloc((size_t)it->stages, sizeof *it->wrote, "a timeline", &it->wrote));
-    for (int s = 0; s < it->stages && it->trace; s++) {
-        it->wrote[s].room = 4 * it->schedule->micros * it->schedule->chunks;
+    TRY(rv_alloc((size_t)it->stages + 1, sizeof *it->wrote, "a timeline", &it->wrote));
+    for (int s = 0; s <= it->stages && it->trace; s++) {
+        it->wrote[s].room =
+            s < it->stages ? 4 * it->schedule->micros * it->schedule->chunks : SAVES;
         TRY(rv_alloc((size_t)it->wrote[s].room, sizeof(rv_lapse), "a timeline",
                      &it->wrote[s].span));
     }
@@ -87,23 +94,6 @@ rv_status rv_timeline_create(const char *path, const rv_schedule *schedule, rv_l
 out:
     rv_timeline_destroy(it);
     return status;
-}
-
-void rv_timeline_destroy(rv_timeline *it) {
-    if (!it) return;
-    rv_writer_destroy(it->writer);
-    rv_trace_destroy(it->trace);
-    for (int s = 0; s < it->stages; s++) {
-        for (int set = 0; set < 2; set++)
-            if (it->track[set]) rv_free(it->track[set][s].span);
-        if (it->wrote) rv_free(it->wrote[s].span);
-    }
-    rv_free(it->wrote);
-    rv_free(it->track[1]);
-    rv_free(it->track[0]);
-    rv_free(it->times);
-    (void)pthread_mutex_destroy(&it->lock);
-    rv_free(it);
 }
 
 rv_track *rv_timeline_track(rv_timeline *it, int stage) {
@@ -154,12 +144,29 @@ void rv_track_message(rv_track *track, rv_lapse_kind kind, const rv_link *link, 
                                 work->kind, (uint8_t)kind});
 }
 
-void rv_timeline_writer(rv_timeline *it, int stage, const rv_work *work, double begin) {
+static void wrote(rv_timeline *it, int track, rv_lapse span) {
     if (!it || !it->trace) return;
+    span.end = rv_host_seconds();
     pthread_mutex_lock(&it->lock);
-    span_add(&it->wrote[stage], &(rv_lapse){begin, rv_host_seconds(), NULL, work->micro,
-                                            work->chunk, work->kind, RV_SPAN_WRITER});
+    span_add(&it->wrote[track < 0 ? it->stages : track], &span);
     pthread_mutex_unlock(&it->lock);
+}
+
+void rv_timeline_tape(rv_timeline *it, int stage, bool read, int micro, int chunk, double begin) {
+    wrote(it, stage,
+          (rv_lapse){.begin = begin,
+                     .micro = micro,
+                     .chunk = (uint16_t)chunk,
+                     .work = read ? RV_WORK_B : RV_WORK_F,
+                     .kind = read ? RV_SPAN_READ : RV_SPAN_WRITE});
+}
+
+void rv_timeline_save(rv_timeline *it, double begin) {
+    wrote(it, -1, (rv_lapse){.begin = begin, .kind = RV_SPAN_SAVE});
+}
+
+void rv_timeline_disturb(rv_timeline *it) {
+    if (it) it->disturbed = true;
 }
 
 /* ---- rounds ----------------------------------------------------------------------------- */
@@ -173,18 +180,25 @@ bool rv_timeline_full(const rv_timeline *it, int64_t updates) {
     return it->trace && updates >= it->most;
 }
 
-/* Whose items end before those of others waits for the end of the step: its drain. */
-static void sum_up(rv_timeline *it) {
-    double now = rv_host_seconds(), first = INFINITY, last = 0, busy = 0;
-    int64_t made = it->track[0][0].updates;
-    /* The cold steps counted while there were no others. */
-    if (it->steps <= COLD && it->steps + made > COLD) {
+/* False: the round does not count. Those of a worse grade counted while there were no others. */
+static bool counts(rv_timeline *it, int64_t made) {
+    const grade own = it->steps + made <= COLD ? COLD_ROUND : it->disturbed ? DISTURBED : CLEAN;
+    it->steps += made;
+    if (own < it->best) return false;
+    if (own > it->best) {
         memset(it->times, 0, sizeof *it->times * (size_t)it->stages);
         it->busy = it->makespan = 0;
         it->counted = 0;
     }
-    it->steps += made;
+    it->best = own;
     it->counted += made;
+    return true;
+}
+
+/* Whose items end before those of others waits for the end of the step: its drain. */
+static void sum_up(rv_timeline *it) {
+    double now = rv_host_seconds(), first = INFINITY, last = 0, busy = 0;
+    if (!counts(it, it->track[0][0].updates)) return;
     for (int s = 0; s < it->stages; s++) {
         const rv_track *track = &it->track[0][s];
         rv_stage_times *times = &it->times[s];
@@ -205,22 +219,24 @@ static rv_status round_write(void *self) {
     return rv_trace_round(self);
 }
 
-/* Spans of the writer go to the track of the round in which they ended. */
-static void writer_spans_take(rv_timeline *it) {
+/* Spans of writers go to the tracks of the round in which they ended, checkpoints to the first. */
+static int writer_spans_take(rv_timeline *it) {
+    int taken = 0;
     pthread_mutex_lock(&it->lock);
-    for (int s = 0; s < it->stages; s++) {
+    for (int s = 0; s <= it->stages; s++) {
         for (int i = 0; i < it->wrote[s].count; i++)
-            span_add(&it->track[0][s], &it->wrote[s].span[i]);
+            span_add(&it->track[0][s < it->stages ? s : 0], &it->wrote[s].span[i]);
+        taken += it->wrote[s].count;
         it->wrote[s].count = 0;
     }
     pthread_mutex_unlock(&it->lock);
+    return taken;
 }
 
 /* The stages keep the addresses of their tracks, so the sets change their contents. */
 static void hand_over(rv_timeline *it) {
     rv_round next = {it->trace, it->track[1], it->begin, it->rounds, it->training};
     const rv_writer_job job = {round_write, NULL, &it->round};
-    writer_spans_take(it);
     it->failed = rv_writer_wait(it->writer) != RV_OK;
     if (it->failed) return;
     for (int s = 0; s < it->stages; s++) {
@@ -235,7 +251,9 @@ static void hand_over(rv_timeline *it) {
 void rv_timeline_end(rv_timeline *it) {
     if (it->training) sum_up(it);
     it->rounds++;
+    it->disturbed = false;
     if (it->trace && !it->failed) {
+        (void)writer_spans_take(it);
         hand_over(it);
         if (it->failed) snprintf(it->flaw, sizeof it->flaw, "%s", rv_error_get()->message);
     }
@@ -243,6 +261,34 @@ void rv_timeline_end(rv_timeline *it) {
         rv_track *track = &it->track[0][s];
         *track = (rv_track){.span = track->span, .room = track->room, .lost = track->lost};
     }
+}
+
+/* What writers did after the last round, as the last checkpoint. What is wrong with the file by now
+ * is no news: the error that ended the run is. */
+static void last_words(rv_timeline *it) {
+    const rv_error first = *rv_error_get();
+    if (!it->trace || it->failed || !it->wrote) return;
+    it->training = false;
+    if (writer_spans_take(it) > 0) hand_over(it);
+    rv_error_set(&first);
+}
+
+void rv_timeline_destroy(rv_timeline *it) {
+    if (!it) return;
+    last_words(it);
+    rv_writer_destroy(it->writer);
+    rv_trace_destroy(it->trace);
+    for (int s = 0; s <= it->stages; s++) {
+        for (int set = 0; set < 2 && s < it->stages; set++)
+            if (it->track[set]) rv_free(it->track[set][s].span);
+        if (it->wrote) rv_free(it->wrote[s].span);
+    }
+    rv_free(it->wrote);
+    rv_free(it->track[1]);
+    rv_free(it->track[0]);
+    rv_free(it->times);
+    (void)pthread_mutex_destroy(&it->lock);
+    rv_free(it);
 }
 
 /* ---- results ---------------------------------------------------------------------------- */
@@ -268,6 +314,7 @@ const char *rv_timeline_flaw(rv_timeline *it) {
     }
     for (int s = 0; s < it->stages; s++)
         lost += it->track[0][s].lost + it->track[1][s].lost + it->wrote[s].lost;
+    lost += it->wrote[it->stages].lost;
     if (!it->failed && lost > 0)
         snprintf(it->flaw, sizeof it->flaw, "%lld events had no room", (long long)lost);
     return it->failed || lost > 0 ? it->flaw : NULL;

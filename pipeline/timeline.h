@@ -19,9 +19,11 @@ typedef enum rv_lapse_kind {
     RV_SPAN_ITEM,
     RV_SPAN_RECEIVE, /* a message is read; at its end the slot is free */
     RV_SPAN_SEND,
-    RV_SPAN_WRITER, /* the writer thread works for this stage */
-    RV_SPAN_DATA,   /* waits for a message */
-    RV_SPAN_SLOT,   /* waits for a slot */
+    RV_SPAN_DATA,  /* waits for a message */
+    RV_SPAN_SLOT,  /* waits for a slot */
+    RV_SPAN_WRITE, /* the writer thread puts a tape of this stage into its file */
+    RV_SPAN_READ,  /* and fetches it again */
+    RV_SPAN_SAVE,  /* a checkpoint is written; of no stage */
     RV_SPAN_KINDS
 } rv_lapse_kind;
 
@@ -74,11 +76,18 @@ void rv_track_wait(rv_track *track, const rv_link *link, bool data, double begin
 /* A message of `work`, from `begin` to now. */
 void rv_track_message(rv_track *track, rv_lapse_kind kind, const rv_link *link, const rv_work *work,
                       double begin);
-/* From the writer's thread. */
-void rv_timeline_writer(rv_timeline *timeline, int stage, const rv_work *work, double begin);
+/* From the threads that write files, at any time; timeline NULL: nothing happens. What began at
+ * `begin` has ended: a tape of a stage was written or read, a checkpoint written. */
+void rv_timeline_tape(rv_timeline *timeline, int stage, bool read, int micro, int chunk,
+                      double begin);
+void rv_timeline_save(rv_timeline *timeline, double begin);
+/* A checkpoint is being written beside the round at hand, or the next: it takes processors that
+ * the plan gives to stages. */
+void rv_timeline_disturb(rv_timeline *timeline);
 
 /* Steps (updates) that count: all but the rounds of the first two, of which caches and pages are
- * cold; all where there are no others. */
+ * cold, and those beside which a checkpoint was written; these where there are no others, and all
+ * where there are none of them either. */
 int64_t rv_timeline_steps(const rv_timeline *timeline);
 void rv_timeline_times(const rv_timeline *timeline, int stage, rv_stage_times *out);
 /* 1 - busy / (stages * makespan), U and NORM left out, as planned ones; NAN: no step. */

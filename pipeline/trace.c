@@ -7,9 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,6 +17,7 @@
 enum { PAGE = 4096, EVENT_MOST = 512 };
 enum { COMPUTE, RECEIVE, SEND, WRITER, LANES }; /* tracks of a stage */
 enum { MEASURED = 1, PLANNED = 2 };             /* processes */
+enum { NO_STAGE = -1 };
 
 typedef struct change { /* of the messages in a link */
     double time;
@@ -70,18 +69,63 @@ out:
     return status;
 }
 
-/* One event, after a comma unless it is the first of the array. */
-static rv_status event(rv_trace *it, const char *format, ...) RV_PRINTF(2, 3);
-static rv_status event(rv_trace *it, const char *format, ...) {
-    char text[EVENT_MOST];
-    int from = snprintf(text, sizeof text, it->begun ? ",\n" : "[\n");
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text + from, sizeof text - (size_t)from, format, arguments) + from;
-    va_end(arguments);
-    if (length >= EVENT_MOST) return rv_fail(RV_INTERNAL, "an event of %d bytes", length);
+/* ---- events ----------------------------------------------------------------------------- */
+
+/* An event under way, the comma before it included. Words and numbers are put by hand: a format of
+ * the library for each would be most of what a trace costs. */
+typedef struct text {
+    char at[EVENT_MOST];
+    size_t used; /* beyond EVENT_MOST: it was too long */
+} text;
+
+static void put_bytes(text *t, const char *bytes, size_t count) {
+    if (t->used + count <= sizeof t->at) memcpy(t->at + t->used, bytes, count);
+    t->used += count;
+}
+
+static void put(text *t, const char *words) {
+    put_bytes(t, words, strlen(words));
+}
+
+static void put_number(text *t, int64_t number) {
+    char digits[24];
+    size_t at = sizeof digits;
+    uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    do
+        digits[--at] = (char)('0' + rest % 10);
+    while ((rest /= 10) > 0);
+    if (number < 0) digits[--at] = '-';
+    put_bytes(t, digits + at, sizeof digits - at);
+}
+
+/* Microseconds, as the format has them, to the nanosecond. */
+static void put_time(text *t, const char *key, double seconds) {
+    const int64_t nanos = llround(1e9 * seconds), size = nanos < 0 ? -nanos : nanos;
+    const char places[] = {'.', (char)('0' + size / 100 % 10), (char)('0' + size / 10 % 10),
+                           (char)('0' + size % 10)};
+    put(t, key);
+    if (nanos < 0) put(t, "-");
+    put_number(t, size / 1000);
+    put_bytes(t, places, sizeof places);
+}
+
+static text event_begin(const rv_trace *it, const char *phase, int process, int track) {
+    text t;
+    t.used = 0;
+    put(&t, it->begun ? ",\n{\"ph\":\"" : "[\n{\"ph\":\"");
+    put(&t, phase);
+    put(&t, "\",\"pid\":");
+    put_number(&t, process);
+    put(&t, ",\"tid\":");
+    put_number(&t, track);
+    return t;
+}
+
+static rv_status event_end(rv_trace *it, text *t) {
+    put(t, "}");
+    if (t->used > sizeof t->at) return rv_fail(RV_INTERNAL, "an event of %zu bytes", t->used);
     it->begun = true;
-    return event_write(it, text, length);
+    return event_write(it, t->at, (int)t->used);
 }
 
 /* ---- making ----------------------------------------------------------------------------- */
@@ -90,27 +134,51 @@ static int lane(int stage, int which) {
     return stage * LANES + which + 1;
 }
 
+/* Of the whole training. */
+static int lane_of_saves(const rv_trace *it) {
+    return lane(it->stages, 0);
+}
+
+/* stage NO_STAGE: the name stands alone. */
+static rv_status name_write(rv_trace *it, const char *what, int process, int track, int stage,
+                            const char *name) {
+    text t = event_begin(it, "M", process, track);
+    put(&t, ",\"name\":\"");
+    put(&t, what);
+    put(&t, "\",\"args\":{\"name\":\"");
+    if (stage != NO_STAGE) {
+        put(&t, "stage ");
+        put_number(&t, stage);
+        put(&t, " ");
+    }
+    put(&t, name);
+    put(&t, "\"}");
+    return event_end(it, &t);
+}
+
+/* Tracks are shown in the order of their numbers. */
+static rv_status order_write(rv_trace *it, int process, int track) {
+    text t = event_begin(it, "M", process, track);
+    put(&t, ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":");
+    put_number(&t, track);
+    put(&t, "}");
+    return event_end(it, &t);
+}
+
 /* Names of processes and tracks, and the order in which they are shown. */
 static rv_status names_write(rv_trace *it) {
     static const char *const lanes[LANES] = {"compute", "receive", "send", "writer"};
-    static const char *const processes[] = {[MEASURED] = "measured", [PLANNED] = "planned"};
     rv_status status = RV_OK;
-    for (int pid = MEASURED; pid <= PLANNED; pid++) {
-        TRY(event(it,
-                  "{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"%s\"}}",
-                  pid, processes[pid]));
+    TRY(name_write(it, "process_name", MEASURED, 0, NO_STAGE, "measured"));
+    TRY(name_write(it, "process_name", PLANNED, 0, NO_STAGE, "planned"));
+    for (int pid = MEASURED; pid <= PLANNED; pid++)
         for (int s = 0; s < it->stages; s++)
             for (int k = 0; k < (pid == MEASURED ? LANES : 1); k++) {
-                TRY(event(it,
-                          "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{"
-                          "\"name\":\"stage %d %s\"}}",
-                          pid, lane(s, k), s, lanes[k]));
-                TRY(event(it,
-                          "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_sort_index\","
-                          "\"args\":{\"sort_index\":%d}}",
-                          pid, lane(s, k), lane(s, k)));
+                TRY(name_write(it, "thread_name", pid, lane(s, k), s, lanes[k]));
+                TRY(order_write(it, pid, lane(s, k)));
             }
-    }
+    TRY(name_write(it, "thread_name", MEASURED, lane_of_saves(it), NO_STAGE, "checkpoints"));
+    TRY(order_write(it, MEASURED, lane_of_saves(it)));
     TRY(page_write(it));
 out:
     return status;
@@ -159,8 +227,27 @@ void rv_trace_destroy(rv_trace *it) {
 
 static const char *const letters[] = {"F", "B", "W", "BW", "U", "NORM"};
 
-static double micros_of(const rv_trace *it, double seconds) {
-    return 1e6 * (seconds - it->zero);
+/* Where a span stands, and the words before its item, message or link. */
+static const struct {
+    int lane;
+    const char *words;
+} kinds[RV_SPAN_KINDS] = {
+    [RV_SPAN_ITEM] = {COMPUTE, ""},
+    [RV_SPAN_RECEIVE] = {RECEIVE, ""},
+    [RV_SPAN_SEND] = {SEND, ""},
+    [RV_SPAN_DATA] = {COMPUTE, "wait for data "},
+    [RV_SPAN_SLOT] = {COMPUTE, "wait for a slot "},
+    [RV_SPAN_WRITE] = {WRITER, "write "},
+    [RV_SPAN_READ] = {WRITER, "read "},
+    [RV_SPAN_SAVE] = {LANES, "checkpoint"},
+};
+
+/* "BW3.0" */
+static void put_cell(text *t, int kind, int micro, int chunk) {
+    put(t, letters[kind]);
+    put_number(t, micro);
+    put(t, ".");
+    put_number(t, chunk);
 }
 
 static int link_find(const rv_trace *it, const rv_link *link) {
@@ -179,30 +266,41 @@ static rv_status arrow(rv_trace *it, const rv_round *round, const rv_lapse *span
     uint64_t id = ((uint64_t)round->number * (uint64_t)it->link_count + (uint64_t)link) << 22;
     if (it->change_count < it->change_room)
         it->changes[it->change_count++] = (change){span->end, link, send ? 1 : -1};
-    return event(it,
-                 "{\"ph\":\"%s\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"id\":%" PRIu64
-                 ",\"cat\":\"message\",\"name\":\"%s%d\"%s}",
-                 send ? "s" : "f", lane(stage, send ? SEND : RECEIVE), micros_of(it, span->begin),
-                 id + (uint64_t)number, letters[span->work], span->micro,
-                 send ? "" : ",\"bp\":\"e\"");
+    text t = event_begin(it, send ? "s" : "f", MEASURED, lane(stage, send ? SEND : RECEIVE));
+    put_time(&t, ",\"ts\":", span->begin - it->zero);
+    put(&t, ",\"id\":");
+    put_number(&t, (int64_t)id + number);
+    put(&t, ",\"cat\":\"message\",\"name\":\"");
+    put(&t, letters[span->work]);
+    put_number(&t, span->micro);
+    put(&t, send ? "\"" : "\",\"bp\":\"e\"");
+    return event_end(it, &t);
+}
+
+static void put_round(text *t, const char *category, int64_t round) {
+    put(t, "\",\"cat\":\"");
+    put(t, category);
+    put(t, "\",\"args\":{\"round\":");
+    put_number(t, round);
+    put(t, "}");
 }
 
 static rv_status slice(rv_trace *it, const rv_round *round, const rv_lapse *span, int stage) {
-    static const int lanes[RV_SPAN_KINDS] = {
-        [RV_SPAN_ITEM] = COMPUTE,  [RV_SPAN_RECEIVE] = RECEIVE, [RV_SPAN_SEND] = SEND,
-        [RV_SPAN_WRITER] = WRITER, [RV_SPAN_DATA] = COMPUTE,    [RV_SPAN_SLOT] = COMPUTE};
-    char name[80];
-    if (span->kind == RV_SPAN_DATA || span->kind == RV_SPAN_SLOT)
-        snprintf(name, sizeof name, "wait for %s %s",
-                 span->kind == RV_SPAN_DATA ? "data" : "a slot", span->link->name);
-    else
-        snprintf(name, sizeof name, "%s%d.%d", letters[span->work], span->micro, span->chunk);
-    return event(it,
-                 "{\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%s\","
-                 "\"cat\":\"%s\",\"args\":{\"round\":%" PRId64 "}}",
-                 lane(stage, lanes[span->kind]), micros_of(it, span->begin),
-                 1e6 * (span->end - span->begin), name, round->training ? "step" : "evaluation",
-                 round->number);
+    const bool save = span->kind == RV_SPAN_SAVE,
+               wait = span->link && kinds[span->kind].lane == COMPUTE;
+    const bool writer = save || kinds[span->kind].lane == WRITER;
+    text t = event_begin(it, "X", MEASURED,
+                         save ? lane_of_saves(it) : lane(stage, kinds[span->kind].lane));
+    put_time(&t, ",\"ts\":", span->begin - it->zero);
+    put_time(&t, ",\"dur\":", span->end - span->begin);
+    put(&t, ",\"name\":\"");
+    put(&t, kinds[span->kind].words);
+    if (wait)
+        put(&t, span->link->name);
+    else if (!save)
+        put_cell(&t, span->work, span->micro, span->chunk);
+    put_round(&t, writer ? "writer" : round->training ? "step" : "evaluation", round->number);
+    return event_end(it, &t);
 }
 
 static rv_status span_write(rv_trace *it, const rv_round *round, const rv_lapse *span, int stage) {
@@ -230,11 +328,15 @@ static rv_status counters_write(rv_trace *it) {
     for (int i = 0; i < it->change_count; i++) {
         const change *c = &it->changes[i];
         it->sent[c->link] += c->by;
-        TRY(event(it,
-                  "{\"ph\":\"C\",\"pid\":1,\"ts\":%.3f,\"name\":\"queue %s%s\",\"args\":{"
-                  "\"messages\":%d}}",
-                  micros_of(it, c->time), it->links[c->link]->name,
-                  c->link / (it->stages - 1) > 1 ? " norm" : "", it->sent[c->link]));
+        text t = event_begin(it, "C", MEASURED, 0);
+        put_time(&t, ",\"ts\":", c->time - it->zero);
+        put(&t, ",\"name\":\"queue ");
+        put(&t, it->links[c->link]->name);
+        if (c->link / (it->stages - 1) > 1) put(&t, " norm");
+        put(&t, "\",\"args\":{\"messages\":");
+        put_number(&t, it->sent[c->link]);
+        put(&t, "}");
+        TRY(event_end(it, &t));
     }
 out:
     return status;
@@ -247,11 +349,13 @@ static rv_status plan_write(rv_trace *it, const rv_round *round) {
         for (int p = schedule->first[s]; p < schedule->first[s + 1]; p++) {
             const rv_work *work = &schedule->items[p];
             double begin = schedule->forecast.start[p], end = schedule->forecast.end[p];
-            TRY(event(it,
-                      "{\"ph\":\"X\",\"pid\":2,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"%s%d."
-                      "%d\",\"cat\":\"plan\",\"args\":{\"round\":%" PRId64 "}}",
-                      lane(s, COMPUTE), micros_of(it, round->begin + begin), 1e6 * (end - begin),
-                      letters[work->kind], work->micro, work->chunk, round->number));
+            text t = event_begin(it, "X", PLANNED, lane(s, COMPUTE));
+            put_time(&t, ",\"ts\":", round->begin - it->zero + begin);
+            put_time(&t, ",\"dur\":", end - begin);
+            put(&t, ",\"name\":\"");
+            put_cell(&t, work->kind, work->micro, work->chunk);
+            put_round(&t, "plan", round->number);
+            TRY(event_end(it, &t));
         }
 out:
     return status;

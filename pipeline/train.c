@@ -240,6 +240,7 @@ static rv_status watch(rv_training *training) {
     rv_status status = RV_OK;
     bool idle = true;
     if (training->saver) TRY(rv_saver_check(training->saver, &idle));
+    if (!idle) rv_timeline_disturb(rv_engine_timeline(training->setup.engine));
     if (!idle || training->watching) goto out;
     rv_watch_begin(&training->watch);
     training->watching = true;

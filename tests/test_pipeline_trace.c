@@ -104,6 +104,41 @@ static void trace_holds_every_item_message_and_queue(void **state) {
     json_decref(root);
 }
 
+/* What the writers do: tapes of every stage on its own track, checkpoints on theirs. */
+static void trace_holds_what_goes_to_files(void **state) {
+    (void)state;
+    if (!rv_h5_available()) skip();
+    enum { WRITER = 4, SAVES = STAGES * 4 + 1 };
+    assert_int_equal(RUN("train", "recipe.yaml", "-o", "filed", "--stages", "2", "--chunks", "3",
+                         "--micro-batches", "2", "--schedule", "filldrain", "--threads", "1",
+                         "--set", "train.max_steps=4", "--set", "checkpoint.every=2", "--set",
+                         "pipeline.tape=spill", "--trace", "filed.json"),
+                     0);
+    json_t *root = trace_read("filed.json", false), *event;
+    int wrote[STAGES] = {0}, fetched[STAGES] = {0}, saves = 0;
+    size_t i;
+    json_array_foreach(root, i, event) {
+        if (strcmp(word(event, "cat"), "writer") != 0) continue;
+        const int track = (int)number(event, "tid"), stage = track / WRITER - 1;
+        const char *name = word(event, "name");
+        assert_true(number(event, "dur") >= 0);
+        if (strcmp(name, "checkpoint") == 0) {
+            assert_int_equal(track, SAVES);
+            saves++;
+            continue;
+        }
+        assert_true(stage >= 0 && stage < STAGES && track % WRITER == 0);
+        wrote[stage] += strncmp(name, "write F", 7) == 0;
+        fetched[stage] += strncmp(name, "read B", 6) == 0;
+    }
+    for (int s = 0; s < STAGES; s++) {
+        assert_true(fetched[s] > 0 && fetched[s] <= wrote[s]); /* some are still in memory */
+        assert_true(wrote[s] <= STEPS * MICROS * CHUNKS);
+    }
+    assert_true(saves >= 2);
+    json_decref(root);
+}
+
 /* Shares of the time of a stage are all there is of it; the line is in the log and in the file. */
 static void report_accounts_for_the_time_of_every_stage(void **state) {
     (void)state;
@@ -191,6 +226,7 @@ static void file_that_cannot_be_made_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trace_holds_every_item_message_and_queue),
+        cmocka_unit_test(trace_holds_what_goes_to_files),
         cmocka_unit_test(report_accounts_for_the_time_of_every_stage),
         cmocka_unit_test(one_stage_is_traced_and_keeps_its_bits),
         cmocka_unit_test(trace_of_a_killed_run_is_valid),
