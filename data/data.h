@@ -235,6 +235,9 @@ typedef struct rv_model_save {
     const char *resume_digest; /* rv_config_digest, or NULL */
     const float *health;       /* what warnings remember, [health_count]; NULL: none */
     int health_count;
+    const float *versions; /* of delayed stages, [version_count]; NULL: none */
+    size_t version_count;
+    const char *delay; /* what they belong to, in words; NULL: to nothing */
 } rv_model_save;
 RV_CHECKED rv_status rv_model_write(const char *path, const char *previous,
                                     const rv_model_save *model);
@@ -265,6 +268,10 @@ RV_CHECKED rv_status rv_model_load(const rv_model *model, const rv_net *net, flo
                                    rv_optimizer *optimizer, rv_progress *progress);
 /* What warnings remember; left alone where the file holds none of that length. */
 void rv_model_health(const rv_model *model, float *health, int count);
+/* What rv_model_save.delay was; empty: none. And the versions: RV_CONFIG where the file has not so
+ * many floats of them. */
+const char *rv_model_delay(const rv_model *model);
+RV_CHECKED rv_status rv_model_versions(const rv_model *model, float *versions, size_t count);
 /* Take the tensors of equal name and shape, tell `say` every other one of either. RV_CONFIG when
  * there is none to take. */
 RV_CHECKED rv_status rv_model_import(const rv_model *model, const rv_net *net, float *block,

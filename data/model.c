@@ -230,6 +230,19 @@ void rv_model_health(const rv_model *model, float *health, int count) {
     if (item && item->count == (size_t)count) memcpy(health, item->data, rv_h5_size(item));
 }
 
+const char *rv_model_delay(const rv_model *model) {
+    return meta_text(model, "delay");
+}
+
+rv_status rv_model_versions(const rv_model *model, float *versions, size_t count) {
+    const rv_h5_item *item = rv_h5_find(&model->list, "/versions", NULL, RV_H5_FLOAT);
+    if (!item || item->count != count)
+        return rv_fail(RV_CONFIG, "%s: /versions has %zu values, the stages need %zu", model->name,
+                       item ? item->count : 0, count);
+    memcpy(versions, item->data, rv_h5_size(item));
+    return RV_OK;
+}
+
 /* Equal name and shape; what the network has and the file lacks keeps its values. */
 rv_status rv_model_import(const rv_model *model, const rv_net *net, float *block,
                           void (*say)(void *user, const char *name, const char *why), void *user,

@@ -13,7 +13,8 @@ static void name_of(const rv_h5_item *item, char name[2 * RV_NAME_MAX + 64]) {
         snprintf(name, 2 * RV_NAME_MAX + 64, "%.*s.%.60s", (int)(last - item->path - 8),
                  item->path + 8, last + 1);
     else
-        snprintf(name, 2 * RV_NAME_MAX + 64, "%.180s", item->path + strlen("/optimizer/"));
+        snprintf(name, 2 * RV_NAME_MAX + 64, "%.180s",
+                 item->path + (last == item->path ? 1 : strlen("/optimizer/")));
 }
 
 /* Does an array count? Of one layer: its tensors alone; else state too, where both have some. */
@@ -25,7 +26,7 @@ static bool counts(const rv_h5_item *item, const char *layer, bool state) {
     if (layer || !state) return false;
     if (item->attribute) /* two logs of the same training differ in their times */
         return strcmp(item->path, "/progress") == 0 && strcmp(item->attribute, "metrics") != 0;
-    return strncmp(item->path, "/optimizer/", 11) == 0;
+    return strncmp(item->path, "/optimizer/", 11) == 0 || strcmp(item->path, "/versions") == 0;
 }
 
 /* As a number for people and as bits for those who must know. */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <zlib.h>
 
-enum { SLOTS = 4 }; /* arrays an optimiser keeps beside the weights, at most */
+enum { SLOTS = 4 /* arrays an optimiser keeps beside the weights, at most */, TEXTS = 4 };
 
 /* What goes into a file, borrowed from a running training or from a copy of it. */
 typedef struct content {
@@ -26,6 +26,9 @@ typedef struct content {
     const char *config_text, *isa, *resume_digest;
     const float *health;
     int health_count;
+    const float *versions;
+    size_t version_count;
+    const char *delay;
 } content;
 
 /* ---- digest ------------------------------------------------------------------------------ */
@@ -248,6 +251,21 @@ out:
     return status;
 }
 
+/* Delayed stages go on from the versions that passes have still to read. */
+static rv_status put_versions(rv_h5_list *list, const content *what) {
+    rv_status status = RV_OK;
+    rv_h5_item *versions = NULL;
+    const int count = (int)what->version_count;
+    if (what->version_count > INT32_MAX)
+        FAIL(RV_RESOURCE, "versions of weights of %zu values: a file holds at most 2^31 of them",
+             what->version_count);
+    TRY(rv_h5_add_text(list, "/meta", "delay", what->delay));
+    TRY(rv_h5_add(list, "/versions", NULL, RV_H5_FLOAT, 1, &count, &versions));
+    memcpy(versions->data, what->versions, rv_h5_size(versions));
+out:
+    return status;
+}
+
 /* What training needs to go on, beside the model. */
 static rv_status put_training(rv_h5_list *list, const content *what) {
     rv_status status = RV_OK;
@@ -258,6 +276,7 @@ static rv_status put_training(rv_h5_list *list, const content *what) {
                       &health));
         memcpy(health->data, what->health, rv_h5_size(health));
     }
+    if (what->versions) TRY(put_versions(list, what));
 out:
     return status;
 }
@@ -312,7 +331,10 @@ static content content_of(const rv_model_save *model) {
                     .isa = model->isa,
                     .resume_digest = model->resume_digest,
                     .health = model->health,
-                    .health_count = model->health_count};
+                    .health_count = model->health_count,
+                    .versions = model->versions,
+                    .version_count = model->version_count,
+                    .delay = model->delay};
     if (!optimizer) return what;
     what.step = rv_optimizer_step(optimizer);
     what.total = rv_optimizer_total(optimizer);
@@ -335,8 +357,8 @@ rv_status rv_model_write(const char *path, const char *previous, const rv_model_
 struct rv_snapshot {
     content what; /* its arrays are those below */
     rv_progress progress;
-    float *block, *slot[SLOTS], *health;
-    char *texts[3];
+    float *block, *slot[SLOTS], *health, *versions;
+    char *texts[TEXTS];
 };
 
 /* All memory that saving takes on the training thread's behalf is taken here, once. */
@@ -350,10 +372,13 @@ rv_status rv_snapshot_create(const rv_model_save *model, rv_snapshot **out) {
     for (int i = 0; i < s->what.slots; i++)
         TRY(rv_alloc(model->net->n_trained, sizeof(float), "a copy for checkpoints", &s->slot[i]));
     TRY(rv_alloc((size_t)model->health_count, sizeof(float), "a copy for checkpoints", &s->health));
+    TRY(rv_alloc(model->version_count, sizeof(float), "a copy for checkpoints", &s->versions));
     rv_snapshot_drop(s);
     TRY(rv_strdup(model->config_text, &s->texts[0]));
     TRY(rv_strdup(model->isa ? model->isa : "", &s->texts[1]));
     TRY(rv_strdup(model->resume_digest ? model->resume_digest : "", &s->texts[2]));
+    TRY(rv_strdup(model->delay ? model->delay : "", &s->texts[3]));
+    s->what.delay = s->texts[3];
     s->what.config_text = s->texts[0];
     s->what.isa = s->texts[1];
     s->what.resume_digest = model->resume_digest ? s->texts[2] : NULL;
@@ -372,6 +397,8 @@ void rv_snapshot_take(rv_snapshot *s, const rv_model_save *model) {
         memcpy(s->slot[i], now.slot[i], now.net->n_trained * sizeof *s->block);
     if (now.health) memcpy(s->health, now.health, (size_t)now.health_count * sizeof *s->health);
     s->what.health = now.health ? s->health : NULL;
+    if (now.versions) memcpy(s->versions, now.versions, now.version_count * sizeof *s->versions);
+    s->what.versions = now.versions ? s->versions : NULL;
     s->progress = *model->progress;
     s->what.step = now.step, s->what.total = now.total, s->what.plateau = now.plateau;
     s->what.block = s->block;
@@ -385,6 +412,7 @@ void rv_snapshot_drop(rv_snapshot *s) {
     rv_idle(s->block, s->what.net->n_all * sizeof *s->block);
     for (int i = 0; i < s->what.slots; i++)
         rv_idle(s->slot[i], s->what.net->n_trained * sizeof *s->block);
+    rv_idle(s->versions, s->what.version_count * sizeof *s->versions);
 }
 
 rv_status rv_snapshot_write(const rv_snapshot *s, const char *model, const char *checkpoint,
@@ -395,7 +423,8 @@ rv_status rv_snapshot_write(const rv_snapshot *s, const char *model, const char 
 /* Checksums, names and attributes are few beside the arrays. */
 size_t rv_snapshot_bytes(const rv_snapshot *s, bool optimizer) {
     const rv_net *net = s->what.net;
-    size_t floats = net->n_all + (optimizer ? (size_t)s->what.slots * net->n_trained : 0);
+    size_t state = (size_t)s->what.slots * net->n_trained + s->what.version_count;
+    size_t floats = net->n_all + (optimizer ? state : 0);
     size_t arrays = (size_t)net->tensor_count * (size_t)(optimizer ? 1 + s->what.slots : 1);
     return floats * sizeof(float) + floats / 64 + strlen(s->what.config_text) +
            2048 * (arrays + (size_t)net->layer_count) + 16384;
@@ -403,10 +432,11 @@ size_t rv_snapshot_bytes(const rv_snapshot *s, bool optimizer) {
 
 void rv_snapshot_destroy(rv_snapshot *s) {
     if (!s) return;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < TEXTS; i++)
         rv_free(s->texts[i]);
     for (int i = 0; i < SLOTS; i++)
         rv_free(s->slot[i]);
+    rv_free(s->versions);
     rv_free(s->health);
     rv_free(s->block);
     rv_free(s);

@@ -11,6 +11,8 @@ struct rv_engine {
     rv_oracle *oracle;
     const rv_batch *batch;   /* handed over and not yet trained on; of what does one at a time */
     float *block, *gradient; /* copies; NULL where the trainer's own serve */
+    float *versions;         /* of all stages in turn; NULL: one version each */
+    size_t version_floats;
     rv_optimizer *optimizer;
     int rows; /* of a micro-batch */
     size_t n_all, n_trained;
@@ -62,6 +64,18 @@ out:
     return status;
 }
 
+static rv_weights *weights_of(rv_engine *engine, int stage) {
+    return &rv_pipeline_stage(engine->pipeline, stage)->weights;
+}
+
+static rv_status versions_create(rv_engine *engine) {
+    if (!rv_engine_ahead(engine)) return RV_OK;
+    for (int s = 0; s < rv_pipeline_stages(engine->pipeline); s++)
+        engine->version_floats += rv_weights_floats(weights_of(engine, s));
+    return rv_alloc(engine->version_floats, sizeof(float), "a copy of the versions",
+                    &engine->versions);
+}
+
 /* The optimiser of the whole network also checks what no stage can: that every parameter group
  * matches something. */
 rv_status rv_engine_pipeline(const rv_pipeline_desc *desc, rv_engine **out) {
@@ -71,6 +85,7 @@ rv_status rv_engine_pipeline(const rv_pipeline_desc *desc, rv_engine **out) {
     TRY(rv_alloc(1, sizeof *engine, "a trainer", &engine));
     TRY(copies_create(engine, desc->net, desc->train, desc->total_steps));
     TRY(rv_pipeline_create(desc, &engine->pipeline));
+    TRY(versions_create(engine));
     rv_engine_pull(engine);
     *out = engine;
     engine = NULL;
@@ -84,6 +99,7 @@ void rv_engine_destroy(rv_engine *engine) {
     rv_pipeline_destroy(engine->pipeline);
     rv_serial_destroy(engine->serial);
     rv_oracle_destroy(engine->oracle);
+    rv_free(engine->versions);
     rv_free(engine->gradient);
     rv_free(engine->block);
     rv_optimizer_destroy(engine->optimizer);
@@ -172,6 +188,27 @@ rv_optimizer *rv_engine_optimizer(rv_engine *engine) {
 void rv_engine_pull(rv_engine *engine) {
     if (engine->oracle) rv_oracle_read(engine->oracle, engine->block, engine->optimizer);
     if (engine->pipeline) rv_pipeline_read(engine->pipeline, engine->block, engine->optimizer);
+    float *to = engine->versions;
+    for (int s = 0; to && s < rv_pipeline_stages(engine->pipeline); s++) {
+        rv_weights_give(weights_of(engine, s), to);
+        to += rv_weights_floats(weights_of(engine, s));
+    }
+}
+
+float *rv_engine_versions(rv_engine *engine, size_t *count) {
+    *count = engine->version_floats;
+    return engine->versions;
+}
+
+rv_status rv_engine_push_versions(rv_engine *engine) {
+    rv_status status = RV_OK;
+    const float *from = engine->versions;
+    for (int s = 0; from && s < rv_pipeline_stages(engine->pipeline); s++) {
+        TRY(rv_weights_take(weights_of(engine, s), from));
+        from += rv_weights_floats(weights_of(engine, s));
+    }
+out:
+    return status;
 }
 
 rv_status rv_engine_push(rv_engine *engine) {

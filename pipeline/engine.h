@@ -47,6 +47,10 @@ float *rv_engine_block(rv_engine *engine);
 rv_optimizer *rv_engine_optimizer(rv_engine *engine);
 void rv_engine_pull(rv_engine *engine);
 RV_CHECKED rv_status rv_engine_push(rv_engine *engine);
+/* What delayed stages keep beside the newest weights, valid after rv_engine_pull; NULL: nothing.
+ * To go on from them: rv_engine_push (which makes every version the newest), then this. */
+float *rv_engine_versions(rv_engine *engine, size_t *count);
+RV_CHECKED rv_status rv_engine_push_versions(rv_engine *engine);
 /* Are all weights finite after a step, and its gradient? (Of a delayed pipeline all so far.) Looks
  * where they are, without a pull. */
 bool rv_engine_finite(rv_engine *engine);

@@ -108,7 +108,8 @@ RV_CHECKED rv_status rv_setup_one(rv_setup *setup, int64_t total_steps, rv_engin
 /* setup_plan.c: the same with what the recipe says of the pipeline. */
 typedef struct rv_wish { /* from the command line; zeros: nothing */
     const char *schedule_file, *profile;
-    int devices; /* stages, whatever the recipe says */
+    const int *cuts; /* [stages - 1] where the recipe has none, or NULL */
+    int devices;     /* stages, whatever the recipe says */
 } rv_wish;
 RV_CHECKED rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
                                       int64_t total_steps, const rv_wish *wish);
@@ -128,6 +129,11 @@ RV_CHECKED rv_status rv_setup_delay(rv_setup *setup, const char *schedule_file);
 /* The rest, once the number of training samples is known: when the delay ends, what goes together.
  */
 RV_CHECKED rv_status rv_setup_delay_check(rv_setup *setup, int64_t samples);
+/* What the versions in a checkpoint belong to: mode, corrections, stages and their cuts. */
+enum { RV_DELAY_WORDS = 1024 };
+void rv_setup_delay_words(const rv_setup *setup, char words[RV_DELAY_WORDS]);
+/* Cuts that such words tell, at most `most`; how many. */
+int rv_setup_delay_cuts(const char *words, int *cuts, int most);
 /* RV_CONFIG when the recipe has anything of it: `what` cannot do that. */
 RV_CHECKED rv_status rv_setup_delay_refuse(const rv_config *config, const char *what);
 /* The oracle on the plan's stages. */

@@ -89,11 +89,6 @@ out:
     return status;
 }
 
-/* Saving takes a copy of everything; a single stage has it anyway. */
-static double copy_bytes(const rv_plan_search *s) {
-    return s->copies * 4 * (double)s->desc->cost.net->n_all;
-}
-
 /* What a stage of the endless order keeps that one of steps does not. */
 static void part_endless(const rv_plan_search *s, int stage, piece *part) {
     part->flights = s->micros;
@@ -118,11 +113,25 @@ static double batches_bytes(const rv_plan_search *s, int chunks) {
     return (rv_order_fed(&order) + RV_FLOW_BESIDE) * update * (double)rv_flow_bytes(batch);
 }
 
+/* Saving takes a copy of everything (a single stage has it anyway), of versions two. */
+static double copy_bytes(const rv_plan_search *s, int chunks) {
+    const double block = 4 * (double)s->desc->cost.net->n_all;
+    double bytes = s->stages > 1 || s->delay ? s->copies * block : 0;
+    if (!s->delay) return bytes;
+    bytes += 2 * block;
+    for (int i = 0; i < s->stages; i++) {
+        piece part = {.first = s->first[i], .last = s->first[i + 1], .chunks = chunks};
+        part_endless(s, i, &part);
+        bytes += 2 * part.versions;
+    }
+    return bytes;
+}
+
 /* stage: [stages], bytes and messages are filled in; or NULL. */
 static rv_status weigh(const rv_plan_search *s, int chunks, int slots, const rv_schedule *schedule,
                        rv_plan_stage *stage, double *bytes) {
     rv_status status = RV_OK;
-    *bytes = (s->stages > 1 || s->delay ? copy_bytes(s) : 0) + batches_bytes(s, chunks);
+    *bytes = copy_bytes(s, chunks) + batches_bytes(s, chunks);
     for (int i = 0; i < s->stages; i++) {
         rv_plan_stage own = {0}, *to = stage ? &stage[i] : &own;
         piece part = {.first = s->first[i],
@@ -148,7 +157,7 @@ rv_status rv_plan_bytes_of(void *search, int chunks, int slots, const rv_schedul
 rv_status rv_plan_adopt(rv_plan_search *s, rv_plan *plan) {
     const rv_schedule *schedule = &plan->schedule;
     plan->chunks = schedule->chunks;
-    plan->copy = copy_bytes(s);
+    plan->copy = copy_bytes(s, plan->chunks);
     plan->batches = batches_bytes(s, plan->chunks);
     for (int i = 0; i < plan->stages; i++)
         plan->stage[i].cost = cost_of(s, i, plan->chunks);

@@ -43,6 +43,7 @@ rv_status rv_saver_create(const rv_setup *setup, rv_run *run, const char *recipe
                           const char *digest, rv_health *health, bool fresh, rv_saver **out) {
     rv_status status = RV_OK;
     rv_saver *saver = NULL;
+    char words[RV_DELAY_WORDS];
     *out = NULL;
     TRY(rv_alloc(1, sizeof *saver, "a saver", &saver));
     saver->setup = setup;
@@ -56,10 +57,16 @@ rv_status rv_saver_create(const rv_setup *setup, rv_run *run, const char *recipe
         .resume_digest = digest,
     };
     saver->model.health = rv_health_state(health, &saver->model.health_count);
+    saver->model.versions = rv_engine_versions(setup->engine, &saver->model.version_count);
+    if (saver->model.versions) {
+        rv_setup_delay_words(setup, words);
+        saver->model.delay = words;
+    }
     TRY(path_of(run, "last.h5", &saver->last));
     TRY(path_of(run, "previous.h5", &saver->previous));
     TRY(path_of(run, "best.h5", &saver->best));
     TRY(rv_snapshot_create(&saver->model, &saver->snapshot));
+    saver->model.delay = NULL; /* the snapshot has it */
     TRY(room_check(saver, fresh));
     TRY(rv_writer_create(1, &saver->writer));
     *out = saver;

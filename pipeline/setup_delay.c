@@ -3,6 +3,9 @@
  * are looked up here and not by the parser, which does not know the tables; what goes together is
  * for delay.c.
  */
+#include <stdlib.h>
+#include <string.h>
+
 #include "pipeline/order.h"
 #include "pipeline/plan.h"
 
@@ -89,6 +92,39 @@ rv_status rv_setup_delay_check(rv_setup *setup, int64_t samples) {
     setup->delay.until = config->async_until * (config->async_epochs ? epoch : 1);
     return placed(config, "pipeline", config->correction_count ? "corrections" : "schedule",
                   rv_delay_check(&setup->delay, &config->train));
+}
+
+#define CUTS "cut before layer"
+
+void rv_setup_delay_words(const rv_setup *setup, char words[RV_DELAY_WORDS]) {
+    const rv_delay_desc *delay = &setup->delay;
+    const rv_plan *plan = setup->plan;
+    const rv_table *table = rv_correction_table();
+    int at = snprintf(words, RV_DELAY_WORDS, "%s, %d chunks, %d micro-batches, until %lld",
+                      delay->mode->row.name, plan->chunks, plan->micros, (long long)delay->until);
+    for (int i = 0; i < table->count && at < RV_DELAY_WORDS; i++) {
+        const rv_correction *row = (const void *)rv_table_row(table, i);
+        if (!delay->on[i]) continue;
+        at += snprintf(words + at, (size_t)(RV_DELAY_WORDS - at), ", %s", row->row.name);
+        if (row->parameter && at < RV_DELAY_WORDS)
+            at += snprintf(words + at, (size_t)(RV_DELAY_WORDS - at), " %.17g", delay->value[i]);
+    }
+    for (int s = 1; s < plan->stages && at < RV_DELAY_WORDS; s++)
+        at += snprintf(words + at, (size_t)(RV_DELAY_WORDS - at), "%s %d", s > 1 ? "" : ", " CUTS,
+                       plan->first[s]);
+}
+
+int rv_setup_delay_cuts(const char *words, int *cuts, int most) {
+    const char *at = strstr(words, CUTS);
+    int count = 0;
+    if (!at) return 0;
+    at += strlen(CUTS);
+    for (char *end; count < most; at = end, count++) {
+        const long layer = strtol(at, &end, 10);
+        if (end == at || layer < 1 || layer > INT32_MAX) break;
+        cuts[count] = (int)layer;
+    }
+    return count;
 }
 
 rv_status rv_setup_delay_refuse(const rv_config *config, const char *what) {

@@ -225,6 +225,46 @@ static rv_status early_stop_check(const rv_training *training) {
                       "early stop judges by validation accuracy: set data.validation above 0");
 }
 
+/* Stages of a delayed run go on as they were cut, and with nothing else. */
+static rv_status delay_cuts(const rv_training *training, int **cuts) {
+    rv_status status = RV_OK;
+    const rv_config *config = training->setup.config;
+    const int count = config->stages - 1;
+    int *found = NULL;
+    *cuts = NULL;
+    if (!training->resumed || !training->setup.delay.mode || config->cut_count || count < 1)
+        goto out;
+    TRY(rv_alloc((size_t)count, sizeof *found, "cuts", &found));
+    if (rv_setup_delay_cuts(rv_model_delay(training->resume.model), found, count) == count)
+        *cuts = found, found = NULL;
+out:
+    rv_free(found);
+    return status;
+}
+
+static rv_status delay_match(const rv_training *training) {
+    char own[RV_DELAY_WORDS];
+    if (!training->resumed || !training->setup.delay.mode) return RV_OK;
+    const char *held = rv_model_delay(training->resume.model);
+    rv_setup_delay_words(&training->setup, own);
+    if (strcmp(held, own) == 0) return RV_OK;
+    return rv_fail(RV_CONFIG,
+                   "cannot resume with other delayed stages: the checkpoint is of %.300s, this is "
+                   "%.300s; a synchronous schedule goes on from its newest weights",
+                   *held ? held : "a synchronous run", own);
+}
+
+static rv_status versions_load(rv_training *training) {
+    rv_status status = RV_OK;
+    size_t count;
+    float *versions = rv_engine_versions(training->setup.engine, &count);
+    if (!versions) return RV_OK;
+    TRY(rv_model_versions(training->resume.model, versions, count));
+    TRY(rv_engine_push_versions(training->setup.engine));
+out:
+    return status;
+}
+
 /* The folder is locked first and written to last. Recipe and data are compared with those of the
  * checkpoint before the network is made: it takes its forms from there. */
 rv_status rv_training_open(rv_training *training) {
@@ -232,16 +272,19 @@ rv_status rv_training_open(rv_training *training) {
     const rv_train_options *options = training->options;
     rv_setup *setup = &training->setup;
     rv_share *train = &training->share[RV_SPLIT_TRAIN];
-    const rv_wish wish = {.schedule_file = options->schedule_file};
+    rv_wish wish = {.schedule_file = options->schedule_file};
     char stem[256];
     float *block = NULL, *health;
-    int count;
+    int count, *cuts = NULL;
     setup->trace = options->trace, setup->say = say_line, setup->user = training;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
     TRY(rv_setup_delay(setup, options->schedule_file));
     stem_of(options->config, stem, sizeof stem);
     TRY(folder_claim(training, stem));
-    if (training->resumed) TRY(rv_setup_delay_refuse(setup->config, "--resume"));
+    if (training->resumed && !setup->delay.mode)
+        TRY(rv_setup_delay_refuse(setup->config, "--resume"));
+    TRY(delay_cuts(training, &cuts));
+    wish.cuts = cuts;
     for (int split = 0; split < RV_SPLITS; split++)
         TRY(rv_share_open(&training->share[split], setup->config, (rv_split)split,
                           split == RV_SPLIT_TRAIN));
@@ -257,6 +300,7 @@ rv_status rv_training_open(rv_training *training) {
     TRY(rv_training_memory(training));
     TRY(weights_find(training, &block));
     TRY(rv_setup_trainer(setup, train, block, horizon_of(training), &wish));
+    TRY(delay_match(training));
     training->done = complete(training); /* before run.json is written anew */
     TRY(run_open(training, stem));
     if (training->done) {
@@ -269,6 +313,7 @@ rv_status rv_training_open(rv_training *training) {
         TRY(rv_model_load(training->resume.model, setup->net, block,
                           rv_engine_optimizer(setup->engine), NULL));
         TRY(rv_engine_push(setup->engine));
+        TRY(versions_load(training));
         health = rv_health_state(training->health, &count);
         rv_model_health(training->resume.model, health, count);
         rv_training_say(training, "%s: going on after step %lld of %lld", training->trainer->run,
@@ -279,6 +324,7 @@ rv_status rv_training_open(rv_training *training) {
     say_what_runs(training);
     say_plan(training);
 out:
+    rv_free(cuts);
     rv_free(block);
     rv_resume_finish(&training->resume);
     return status;

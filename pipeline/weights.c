@@ -109,6 +109,52 @@ out:
     return status;
 }
 
+/* ---- checkpoints ------------------------------------------------------------------------ */
+
+/* Block k of what is kept, NULL: no more; and which of the two newest is the newest, as a number.
+ */
+static float *part_of(const rv_weights *w, int k, size_t *floats) {
+    rv_version *const more[] = {w->own[0], w->own[1], w->backward};
+    *floats = w->range.n_all;
+    if (k < w->kept) return rv_version_block(w->shown[k]);
+    int at = w->kept;
+    for (int i = 0; i < 3; i++)
+        if (more[i] && k == at++) return rv_version_block(more[i]);
+    *floats = w->range.n_trained;
+    return w->trend && k == at ? w->trend : NULL;
+}
+
+size_t rv_weights_floats(const rv_weights *w) {
+    size_t sum = 1, floats;
+    for (int k = 0; part_of(w, k, &floats); k++)
+        sum += floats;
+    return sum;
+}
+
+void rv_weights_give(const rv_weights *w, float *to) {
+    size_t floats;
+    const float *part;
+    *to++ = (float)w->at;
+    for (int k = 0; (part = part_of(w, k, &floats)); k++, to += floats)
+        memcpy(to, part, sizeof *to * floats);
+}
+
+rv_status rv_weights_take(rv_weights *w, const float *from) {
+    rv_status status = RV_OK;
+    size_t floats;
+    float *part;
+    w->at = w->own[1] && *from != 0.0f;
+    from++;
+    for (int k = 0; (part = part_of(w, k, &floats)); k++, from += floats)
+        memcpy(part, from, sizeof *from * floats);
+    for (int k = 0; k < w->kept; k++)
+        if (w->number[k] >= 0) TRY(rv_version_derive(w->shown[k], w->rows));
+    if (w->own[0]) TRY(rv_version_derive(w->own[w->at], w->rows));
+    if (w->backward) TRY(rv_version_derive(w->backward, w->rows));
+out:
+    return status;
+}
+
 /* ---- what passes read ------------------------------------------------------------------- */
 
 bool rv_weights_has(const rv_weights *w, int64_t u) {

@@ -41,6 +41,12 @@ RV_CHECKED rv_status rv_weights_ready(rv_weights *w);
 /* After the newest block was written: it becomes version `made` and all before it. */
 RV_CHECKED rv_status rv_weights_start(rv_weights *w, int64_t made);
 
+/* All that passes to come may read, in a row of floats: to a checkpoint, and back after
+ * rv_weights_start with the number of updates it was taken at. */
+size_t rv_weights_floats(const rv_weights *w);
+void rv_weights_give(const rv_weights *w, float *to);
+RV_CHECKED rv_status rv_weights_take(rv_weights *w, const float *from);
+
 /* Whether the forward of update u can run: its version is made. */
 bool rv_weights_has(const rv_weights *w, int64_t u);
 /* What passes of update u read. RV_INTERNAL: not kept, or not yet made. */

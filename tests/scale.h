@@ -18,6 +18,7 @@ enum {
     FULL_SIGNALS = 100,   /* at random times */
     FULL_REPEATS = 20,    /* of the same training under load */
     FULL_SEEDS = 1000,    /* of a pipeline in one thread */
+    FULL_RESUMES = 20,    /* of a delayed training */
 };
 
 /* 100, 10 or 1: of a loop that tries every k, every so many-th is tried. */

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "tests/late.h"
+#include "tests/scale.h"
 
 /* Epochs end, checkpoints are saved every third update: the pipeline rests, and it shows nowhere.
  * Without HDF5 there is no state to look at. */
@@ -53,12 +54,14 @@ static json_t *metric_find(const char *run, const char *event) {
     return found;
 }
 
-/* The report counts updates, not rounds; max_steps ends in the middle of an epoch. */
+/* The report counts updates, not rounds; max_steps ends in the middle of the first epoch, whose
+ * round no checkpoint is written beside. */
 static void steps_are_updates(void **state) {
     (void)state;
     late_recipe("steps.yaml", &late_modes[0], "");
     assert_int_equal(RUN("train", "steps.yaml", "-o", "steps", "--json", "--set",
-                         "train.max_steps=19", "--trace", "steps.json"),
+                         "train.max_steps=19", "--set", "data.samples=400", "--trace",
+                         "steps.json"),
                      0);
     json_t *root = parse_out(), *line = metric_find("steps", "pipeline");
     assert_int_equal(json_integer_value(json_object_get(root, "steps")), 19);
@@ -119,6 +122,58 @@ static void signals_leave_whole_updates(void **state) {
     late_finish(&it);
 }
 
+/* Stopped after some updates and gone on again and again: as if it had never been. */
+static void stopped_runs_go_on_with_the_same_bits(void **state) {
+    (void)state;
+    const int points = scaled(FULL_RESUMES, 4);
+    if (!rv_h5_available()) skip();
+    for (int k = 0; k < LATE_MODES; k++) {
+        char what[128], run[32], steps[64];
+        late_state it;
+        late_recipe("on.yaml", &late_modes[k], k % 2 ? ", async_until: 2epoch" : "");
+        snprintf(what, sizeof what, "%s %s", late_modes[k].schedule, late_modes[k].corrections);
+        snprintf(run, sizeof run, "on%d", k);
+        late_open(&it, "on.yaml", NULL, 0);
+        late_train(&it);
+        for (int n = 0; n <= points; n++) {
+            /* Every one of the first, where forward still reads version 0, and then further ones.
+             */
+            int64_t step = n < points / 2 ? n + 1 : 1 + n * (it.updates - 1) / points;
+            snprintf(steps, sizeof steps, "train.max_steps=%lld", (long long)step);
+            if (RUN("train", "on.yaml", "-q", n ? "--resume" : "-o", run, "--set", steps) != 0)
+                fail_msg("%s, %s: %s", what, steps, err_text);
+        }
+        assert_int_equal(RUN("train", "on.yaml", "-q", "--resume", run), 0);
+        late_same(&it, what, run);
+        late_finish(&it);
+    }
+}
+
+/* Versions belong to a mode, its corrections and its stages; the newest weights to any schedule. */
+static void runs_go_on_with_their_own_delay_alone(void **state) {
+    (void)state;
+    if (!rv_h5_available()) skip();
+    late_recipe("own.yaml", &late_modes[1], "");
+    assert_int_equal(RUN("train", "own.yaml", "-q", "-o", "own", "--set", "train.max_steps=5"), 0);
+    static const char *const others[] = {
+        "pipeline.corrections=[gc]",     "pipeline.corrections=[gc, {lwp_v: {cap: 2}}]",
+        "pipeline.schedule=stale",       "pipeline.chunks=3",
+        "pipeline.cuts=[b, b_lif, out]", "pipeline.async_until=9"};
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+        ERROR(78, "other delayed stages: the checkpoint is of pb, 2 chunks", "train", "own.yaml",
+              "--resume", "own", "--set", others[k]);
+    assert_int_equal(RUN("diff", "own", "own"), 0);
+    /* Cuts by costs are those of the checkpoint. */
+    assert_int_equal(RUN("train", "own.yaml", "-q", "--resume", "own", "--set", "pipeline.cuts=[]",
+                         "--set", "train.max_steps=7"),
+                     0);
+    assert_int_equal(RUN("train", "own.yaml", "-q", "--resume", "own", "--set",
+                         "pipeline.schedule=1f1b", "--set", "pipeline.corrections=[]", "--set",
+                         "train.max_steps=9"),
+                     0);
+    ERROR(78, "the checkpoint is of a synchronous run", "train", "own.yaml", "--resume", "own");
+}
+
 /* What a stage meets while others are ahead ends the run, and is told as in a step. */
 static void weights_that_burst_are_found(void **state) {
     (void)state;
@@ -150,6 +205,8 @@ int main(void) {
         cmocka_unit_test(steps_are_updates),
         cmocka_unit_test(trace_of_a_long_round_is_whole),
         cmocka_unit_test(signals_leave_whole_updates),
+        cmocka_unit_test(stopped_runs_go_on_with_the_same_bits),
+        cmocka_unit_test(runs_go_on_with_their_own_delay_alone),
         cmocka_unit_test(weights_that_burst_are_found),
         cmocka_unit_test(what_a_delayed_training_cannot_do_is_refused),
     };
