@@ -137,7 +137,7 @@ static rv_status weigh(const rv_plan_search *s, int chunks, int slots, const rv_
         piece part = {.first = s->first[i],
                       .last = s->first[i + 1],
                       .chunks = chunks,
-                      .slots = slots ? slots : s->micros * chunks,
+                      .slots = rv_schedule_slots(slots, s->micros * chunks),
                       .scratch = rv_plan_cost_at(s->points, i, chunks).scratch_bytes,
                       .records = schedule ? schedule->forecast.peak[i] : chunks};
         if (schedule) part.list = rv_schedule_list(schedule, i, &part.count);

@@ -292,7 +292,7 @@ static rv_status links_open(rv_pipeline *p) {
     rv_status status = RV_OK;
     const rv_schedule *schedule = p->desc.schedule;
     /* No limit means a slot for every message of a step: then no sender ever waits. */
-    int slots = schedule->slots ? schedule->slots : schedule->micros * schedule->chunks;
+    const int slots = rv_schedule_slots(schedule->slots, schedule->micros * schedule->chunks);
     int last = p->stages - 1;
     for (int s = 0; s < last; s++) {
         rv_stage *a = p->workers[s].stage, *b = p->workers[s + 1].stage;

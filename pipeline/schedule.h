@@ -180,6 +180,11 @@ const rv_generator *rv_generator_find(const char *name); /* NULL: none */
 /* In a large grid one order is as good as another, and each takes long. */
 enum { RV_CELLS_FEW = 4096 };
 int rv_generator_orders(const rv_generator *generator, int stages, int micros, int chunks);
+/* Slots of an edge that so many messages pass in a step: 0 stands for no limit, and more than there
+ * are messages have no use. */
+static inline int rv_schedule_slots(int slots, int messages) {
+    return slots > 0 && slots < messages ? slots : messages;
+}
 /* The lists of one order, without a limit of slots, not yet simulated. Costs are read by zb only:
  * it plans with their times and with their caps, C+2(S-1) where there are none. RV_CONFIG: S > 1
  * for serial, a cap below C for zb. No order is slower with more slots. */

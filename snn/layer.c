@@ -96,11 +96,13 @@ static rv_signal output_signal(const rv_pass *pass, const rv_layer *layer) {
     return signal;
 }
 
-/* Steps and samples are those of the last F on this tape. B overwrites h. */
+/* Steps and samples are those of the last F on this tape. B overwrites h. Other kinds of layers have
+ * something else in that slot. */
 rv_values rv_tape_membrane(const rv_tape *tape, int layer) {
     const rv_layer *l = &tape->net->layers[layer];
     const rv_signal *signal = &tape->signal[layer + 1];
     bool bits = signal->spikes.bits;
+    if (l->kind != &rv_kind_neuron) return (rv_values){0};
     return rv_values_of(rv_tape_slot(tape, l, RV_SLOT_H),
                         bits ? signal->spikes.T : signal->values.T,
                         bits ? signal->spikes.B : signal->values.B, l->n);

@@ -234,6 +234,21 @@ static void too_few_slots_name_the_circle(void **state) {
     assert_false(exists("runs"));
 }
 
+/* Slots that no message ever needs take no memory. */
+static void more_slots_than_messages_are_not_made(void **state) {
+    (void)state;
+    static const char text[] =
+        "ranvier-schedule own\nstages 2\nmicro_batches 1\nchunks 1\nfused 1\nslots 2000000000\n"
+        "group 1\nnorm 0\nversions 0\nnewest 0\nworkers 2\n"
+        "worker 0\nF0.0 BW0.0 U0\nworker 1\nF0.0 BW0.0 U0\n";
+    deep_put("deep.yaml", "auto", "");
+    tiny_put(in_folder("many.txt"), text, strlen(text));
+    assert_int_equal(RUN("train", "deep.yaml", "-q", "-o", "many", "--stages", "2", "--set",
+                         "train.clip_norm=0", "--set", "train.epochs=1", "--schedule-file",
+                         "many.txt"),
+                     0);
+}
+
 /* The profile of a plan with times of our own, so that no measurement decides what is taken. */
 static const char *profile_put(const rv_plan *plan, const rv_net *net) {
     static const struct {
@@ -568,6 +583,7 @@ int main(void) {
         cmocka_unit_test(impossible_pipelines_are_refused_before_anything_is_written),
         cmocka_unit_test(schedule_files_are_taken_and_bad_ones_refused),
         cmocka_unit_test(too_few_slots_name_the_circle),
+        cmocka_unit_test(more_slots_than_messages_are_not_made),
         cmocka_unit_test(memory_limit_takes_a_plan_that_fits),
         cmocka_unit_test(verify_finds_every_way_identical),
         cmocka_unit_test(verify_finds_every_delayed_mode_identical_to_the_oracle),

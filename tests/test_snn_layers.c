@@ -498,6 +498,38 @@ static void convolutions_know_what_bf16_holds(void **state) {
     }
 }
 
+static rv_status membranes_count(void *self, const rv_pass *pass) {
+    int *wrong = self;
+    for (int l = 0; l < pass->net->layer_count; l++)
+        *wrong += (rv_tape_membrane(pass->tape, l).data != NULL) !=
+                  (pass->net->layers[l].kind == &rv_kind_neuron);
+    return RV_OK;
+}
+
+/* What other layers keep on a tape is no membrane, and has not its size. */
+static void membranes_are_those_of_neurons(void **state) {
+    (void)state;
+    small s = {0};
+    int wrong = 0;
+    const rv_observer observer = {&wrong, membranes_count};
+    rv_step_result result;
+    s.net_desc.input = (rv_shape){3, {1, 6, 6}};
+    conv(&s, "conv", NULL, 8, 3, 1);
+    layer(&s, "norm", "batch_norm", NULL, NULL);
+    small_neuron(&s, "lif", "lif", 0.9);
+    layer(&s, "drop", "dropout", NULL, NULL);
+    layer(&s, "flat", "flatten", NULL, NULL);
+    small_linear(&s, "fc", CLASSES, true);
+    small_neuron(&s, "out", "lif", 0.9);
+    s.train.optimizer = small_choice(&s, rv_optimizer_table(), "adam");
+    small_batch(&s, 24, 0, CLASSES, 3);
+    small_open(&s, "constant", STEPS, 2, STEPS, 1);
+    rv_serial_observe(s.serial, &observer);
+    OK(rv_serial_step(s.serial, &s.batch, &result));
+    assert_int_equal(wrong, 0);
+    small_finish(&s);
+}
+
 /* ---- learning ---------------------------------------------------------------------------- */
 /* Class k: a bright bar in row k of a noisy image. */
 static void bars(small *s, int side) {
@@ -576,6 +608,7 @@ int main(void) {
         cmocka_unit_test(dropout_in_evaluation_is_the_identity),
         cmocka_unit_test(shapes_that_do_not_fit_are_named_with_their_place),
         cmocka_unit_test(targets_of_a_convolution_leave_the_padding_out),
+        cmocka_unit_test(membranes_are_those_of_neurons),
         cmocka_unit_test(convolutions_know_what_bf16_holds),
         cmocka_unit_test(convolution_net_learns_bars),
         cmocka_unit_test(residual_net_with_batch_norm_learns_bars),
