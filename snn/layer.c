@@ -96,8 +96,8 @@ static rv_signal output_signal(const rv_pass *pass, const rv_layer *layer) {
     return signal;
 }
 
-/* Steps and samples are those of the last F on this tape. B overwrites h. Other kinds of layers have
- * something else in that slot. */
+/* Steps and samples are those of the last F on this tape. B overwrites h. Other kinds of layers
+ * have something else in that slot. */
 rv_values rv_tape_membrane(const rv_tape *tape, int layer) {
     const rv_layer *l = &tape->net->layers[layer];
     const rv_signal *signal = &tape->signal[layer + 1];

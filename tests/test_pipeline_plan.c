@@ -243,9 +243,9 @@ static void more_slots_than_messages_are_not_made(void **state) {
         "worker 0\nF0.0 BW0.0 U0\nworker 1\nF0.0 BW0.0 U0\n";
     deep_put("deep.yaml", "auto", "");
     tiny_put(in_folder("many.txt"), text, strlen(text));
-    assert_int_equal(RUN("train", "deep.yaml", "-q", "-o", "many", "--stages", "2", "--set",
-                         "train.clip_norm=0", "--set", "train.epochs=1", "--schedule-file",
-                         "many.txt"),
+    assert_int_equal(RUN("train", "deep.yaml", "-q", "-o", "many", "--stages", "2",
+                         "--micro-batches", "1", "--chunks", "1", "--set", "train.clip_norm=0",
+                         "--set", "train.epochs=1", "--schedule-file", "many.txt"),
                      0);
 }
 

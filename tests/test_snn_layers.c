@@ -3,7 +3,6 @@
  * smooth one against finite differences, the same bits under chunks and threads, running
  * statistics, equivalences between layers, messages, and that convolution nets learn.
  */
-#include "snn/layers.h"
 #include "tests/small.h"
 
 enum { CLASSES = 4, BATCH = 6, STEPS = 7 };
@@ -472,64 +471,6 @@ static void targets_of_a_convolution_leave_the_padding_out(void **state) {
     small_finish(&s);
 }
 
-/* Spikes, and means of 2, 4, 8, ... of them; a mean of nine has no end. */
-static void convolutions_know_what_bf16_holds(void **state) {
-    (void)state;
-    for (int side = 2; side <= 4; side++) {
-        small s = {0};
-        s.net_desc.input = (rv_shape){3, {1, 12, 12}};
-        s.net_desc.steps = 1;
-        conv(&s, "a", NULL, 4, 3, 1);
-        small_neuron(&s, "lif", "lif", 0.9);
-        conv(&s, "b", NULL, 4, 3, 1);
-        small_neuron(&s, "lif2", "lif", 0.9);
-        rv_pool_options *pool = layer(&s, "pool", "avg_pool", NULL, NULL);
-        pool->kernel_size[0] = pool->kernel_size[1] = side;
-        conv(&s, "c", NULL, 4, 3, 1);
-        pool = layer(&s, "values", "avg_pool", NULL, NULL);
-        pool->kernel_size[0] = pool->kernel_size[1] = 2;
-        conv(&s, "d", NULL, 4, 3, 1);
-        OK(rv_net_create(&s.net_desc, &s.net));
-        const bool want[] = {false, true, side != 3, false};
-        for (int l = 0, k = 0; l < s.net->layer_count; l++)
-            if (s.net->layers[l].kind == &rv_kind_conv2d)
-                assert_int_equal(((const rv_conv *)s.net->layers[l].plan)->bf16, want[k++]);
-        small_finish(&s);
-    }
-}
-
-static rv_status membranes_count(void *self, const rv_pass *pass) {
-    int *wrong = self;
-    for (int l = 0; l < pass->net->layer_count; l++)
-        *wrong += (rv_tape_membrane(pass->tape, l).data != NULL) !=
-                  (pass->net->layers[l].kind == &rv_kind_neuron);
-    return RV_OK;
-}
-
-/* What other layers keep on a tape is no membrane, and has not its size. */
-static void membranes_are_those_of_neurons(void **state) {
-    (void)state;
-    small s = {0};
-    int wrong = 0;
-    const rv_observer observer = {&wrong, membranes_count};
-    rv_step_result result;
-    s.net_desc.input = (rv_shape){3, {1, 6, 6}};
-    conv(&s, "conv", NULL, 8, 3, 1);
-    layer(&s, "norm", "batch_norm", NULL, NULL);
-    small_neuron(&s, "lif", "lif", 0.9);
-    layer(&s, "drop", "dropout", NULL, NULL);
-    layer(&s, "flat", "flatten", NULL, NULL);
-    small_linear(&s, "fc", CLASSES, true);
-    small_neuron(&s, "out", "lif", 0.9);
-    s.train.optimizer = small_choice(&s, rv_optimizer_table(), "adam");
-    small_batch(&s, 24, 0, CLASSES, 3);
-    small_open(&s, "constant", STEPS, 2, STEPS, 1);
-    rv_serial_observe(s.serial, &observer);
-    OK(rv_serial_step(s.serial, &s.batch, &result));
-    assert_int_equal(wrong, 0);
-    small_finish(&s);
-}
-
 /* ---- learning ---------------------------------------------------------------------------- */
 /* Class k: a bright bar in row k of a noisy image. */
 static void bars(small *s, int side) {
@@ -608,8 +549,6 @@ int main(void) {
         cmocka_unit_test(dropout_in_evaluation_is_the_identity),
         cmocka_unit_test(shapes_that_do_not_fit_are_named_with_their_place),
         cmocka_unit_test(targets_of_a_convolution_leave_the_padding_out),
-        cmocka_unit_test(membranes_are_those_of_neurons),
-        cmocka_unit_test(convolutions_know_what_bf16_holds),
         cmocka_unit_test(convolution_net_learns_bars),
         cmocka_unit_test(residual_net_with_batch_norm_learns_bars),
     };
