@@ -121,6 +121,9 @@ static void print_searched(const json_t *plan) {
     printf("searched: every count of slots at %.0f counts of chunks; %.0f ruled out by their lower "
            "bounds\n",
            tried, number(searched, "ruled_out"));
+    if (number(searched, "near"))
+        printf("          %.0f of them are large grids that are at most 0.1 %% faster\n",
+               number(searched, "near"));
     if (left)
         printf("          %.0f not all tried: these are at most %.1f %% faster\n", left,
                100 * (number(plan, "makespan_ms") / number(searched, "left_bound_ms") - 1));

@@ -16,28 +16,29 @@ static double between(double a, double b, double share) {
     return fmax(0, a + (b - a) * (b < a && share > 1 ? 1 : share));
 }
 
-/* An item has a cost of its own beside that of its steps, so the sum grows in a straight line. What
+/* An item has a cost of its own beside that of its steps, so the sum grows in straight lines. What
  * falls from one measurement to the next does not go on falling beyond them: it would reach
  * nothing. */
 rv_part_cost rv_plan_cost_at(const rv_cost_points *points, int part, int chunks) {
+    if (points->count == 1) return points->part[0][part];
+    const int k = points->count > 2 && chunks > points->chunks[1], *at = points->chunks + k;
+    const rv_part_cost *one = &points->part[k][part], *other = &points->part[k + 1][part];
     rv_part_cost cost = points->part[0][part];
-    if (points->count == 1) return cost;
-    const rv_part_cost *other = &points->part[1][part];
-    double share = (double)(chunks - points->chunks[0]) / (points->chunks[1] - points->chunks[0]);
-    cost.f = between(cost.f, other->f, share);
-    cost.b = between(cost.b, other->b, share);
-    cost.w = between(cost.w, other->w, share);
+    double share = (double)(chunks - at[0]) / (at[1] - at[0]);
+    cost.f = between(one->f, other->f, share);
+    cost.b = between(one->b, other->b, share);
+    cost.w = between(one->w, other->w, share);
     /* One chunk alone cannot tell what is done once. */
     const double whole[] = {cost.f, cost.b, cost.w};
-    for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
-        cost.once[k] = fmin(other->once[k], whole[k]);
-    cost.scratch_bytes = fmax(cost.scratch_bytes, other->scratch_bytes);
+    for (int w = RV_WORK_F; w <= RV_WORK_W; w++)
+        cost.once[w] = fmin(other->once[w], whole[w]);
+    cost.scratch_bytes = fmax(one->scratch_bytes, other->scratch_bytes);
     return cost;
 }
 
 static void points_finish(rv_cost_points *points) {
-    rv_free(points->part[1]);
-    rv_free(points->part[0]);
+    for (int k = 0; k < RV_COST_POINTS; k++)
+        rv_free(points->part[k]);
     *points = (rv_cost_points){0};
 }
 
@@ -106,14 +107,17 @@ out:
     return status;
 }
 
-/* Two numbers of chunks tell the cost of every other; a fixed number needs no other. */
+/* A whole sequence, chunks as there are mostly, and small ones: from few to more of them costs can
+ * fall, for caches hold them, so that two would not tell what a chunk costs. A fixed number needs
+ * no other. */
 static void points_choose(const rv_plan_desc *desc, rv_cost_points *points) {
-    int T = desc->cost.net->desc->steps, other = T < 8 ? T : 8;
-    bool whole = rv_net_check_chunks(desc->cost.net, 2) != RV_OK;
+    static const int most[RV_COST_POINTS] = {1, 8, 64};
+    const int T = desc->cost.net->desc->steps;
     points->count = 1;
     points->chunks[0] = desc->chunks_auto ? 1 : desc->cost.train->chunks;
-    if (!desc->chunks_auto || whole || other < 2) return;
-    points->chunks[points->count++] = other;
+    if (!desc->chunks_auto || rv_net_check_chunks(desc->cost.net, 2) != RV_OK) return;
+    for (int k = 1; k < RV_COST_POINTS && points->chunks[k - 1] < T; k++)
+        points->chunks[points->count++] = T < most[k] ? T : most[k];
 }
 
 /* ---- cuts ------------------------------------------------------------------------------- */

@@ -53,11 +53,12 @@ typedef struct rv_plan_rival { /* a schedule that was not, or was, taken */
     char why[160];   /* not */
 } rv_plan_rival;
 
-/* Costs of the same parts at one or two numbers of chunks; between and beyond them they go on in a
- * straight line. */
+/* Costs of the same parts at one to three numbers of chunks; between and beyond them they go on in
+ * straight lines. */
+enum { RV_COST_POINTS = 3 };
 typedef struct rv_cost_points {
-    int parts, count, chunks[2];
-    rv_part_cost *part[2]; /* owned */
+    int parts, count, chunks[RV_COST_POINTS]; /* ascending */
+    rv_part_cost *part[RV_COST_POINTS];       /* owned */
 } rv_cost_points;
 
 /* Zeroed = empty. Times in seconds. */

@@ -46,11 +46,12 @@ out:
     return status;
 }
 
-/* Chunk counts the search simulated, ruled out by their bounds, and left for lack of effort. */
+/* Chunk counts the search simulated, ruled out by their bounds, some of them though they could be
+ * faster by 0.1 %, and left for lack of effort. */
 static json_t *searched_json(const rv_plan *plan) {
     const rv_searched *it = &plan->searched;
-    return json_pack("{s:i, s:i, s:i, s:o}", "tried", it->tried, "ruled_out", it->ruled_out, "left",
-                     it->left, "left_bound_ms",
+    return json_pack("{s:i, s:i, s:i, s:i, s:o}", "tried", it->tried, "ruled_out", it->ruled_out,
+                     "near", it->near, "left", it->left, "left_bound_ms",
                      rv_json_number(it->left ? 1e3 * it->left_bound : NAN));
 }
 

@@ -118,8 +118,8 @@ rv_status rv_profile_read(const char *path, const rv_net *net, rv_plan *plan) {
     if (json_object_get(profile, "spill_bytes_per_s") &&
         !number(profile, "spill_bytes_per_s", &plan->spill))
         FAIL(RV_DATA, "%s: bad spill_bytes_per_s", path);
-    if (json_array_size(points) < 1 || json_array_size(points) > 2)
-        FAIL(RV_DATA, "%s: a profile has one or two points", path);
+    if (json_array_size(points) < 1 || json_array_size(points) > RV_COST_POINTS)
+        FAIL(RV_DATA, "%s: a profile has one to three points", path);
     plan->blocks.parts = net->block_count;
     for (size_t k = 0; k < json_array_size(points); k++)
         TRY(point_read(path, json_array_get(points, k), net, (int)k, &plan->blocks));

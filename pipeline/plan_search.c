@@ -9,8 +9,8 @@
 #include "pipeline/mix.h"
 #include "pipeline/plan_search.h"
 
-/* Chunk counts up to CHUNKS_ALL come first, and above it those in steps of one in CHUNKS_ALL / 2;
- * then all others. EFFORT items are planned and simulated in about a second. */
+/* Where bytes are weighed at many counts of chunks: all up to CHUNKS_ALL, above it in steps of one
+ * in CHUNKS_ALL / 2. EFFORT items are planned and simulated in about a second. */
 enum { CHUNKS_ALL = 1024, EFFORT = 8000000 };
 
 /* ---- memory ----------------------------------------------------------------------------- */
@@ -175,35 +175,20 @@ rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs) {
         for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
             s->once[k][i] = cost.once[k];
     }
-    for (int c = 0; c < chunks; c++)
-        s->chunk_steps[c] = rv_cut(c + 1, chunks, s->steps) - rv_cut(c, chunks, s->steps);
     *costs = (rv_costs){.f = s->f,
                         .b = s->b,
                         .w = s->w,
                         .once = {s->once[RV_WORK_F], s->once[RV_WORK_B], s->once[RV_WORK_W]},
                         .u = s->u,
                         .norm = s->norm,
-                        .chunk_steps = s->chunk_steps,
+                        .steps = s->steps,
                         .latency = s->latency};
     return RV_OK;
-}
-
-/* The work of the busiest stage, and an update. */
-double rv_plan_least(void *search, int chunks) {
-    const rv_plan_search *s = search;
-    double most = 0, update = INFINITY;
-    for (int i = 0; i < s->stages; i++) {
-        const rv_part_cost cost = cost_of(s, i, chunks);
-        most = fmax(most, s->micros * (cost.f + cost.b + cost.w));
-        update = fmin(update, cost.u);
-    }
-    return most + update;
 }
 
 void rv_plan_search_finish(rv_plan_search *s) {
     rv_free(s->layers);
     rv_free(s->policy);
-    rv_free(s->chunk_steps);
     rv_free(s->f);
     *s = (rv_plan_search){0};
 }
@@ -230,7 +215,6 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
     s->b = s->f + n, s->w = s->b + n, s->u = s->w + n, s->norm = s->u + n;
     for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
         s->once[k] = s->norm + ((size_t)k + 1) * n;
-    TRY(rv_alloc((size_t)s->steps, sizeof *s->chunk_steps, "costs", &s->chunk_steps));
     if (!rv_plan_mixes(desc)) goto out;
     TRY(rv_alloc(n, sizeof *s->policy, "policies of tapes", &s->policy));
     TRY(rv_alloc((size_t)desc->cost.net->layer_count, sizeof *s->layers, "policies of tapes",
@@ -240,27 +224,21 @@ out:
     return status;
 }
 
-/* The most chunks there may be; 0: their number is given. */
-static int chunks_most(const rv_plan_search *s) {
-    if (!s->desc->chunks_auto) return 0;
-    if (rv_net_check_chunks(s->desc->cost.net, 2) != RV_OK) return 1;
-    return s->steps < RV_CHUNKS_MOST ? s->steps : RV_CHUNKS_MOST;
-}
-
-/* The numbers of chunks to look at first. list: [steps + 1]. */
-static int chunks_list(const rv_plan_search *s, int *list) {
-    int most = chunks_most(s), count = 0;
-    if (most == 0) {
+/* Numbers of chunks to choose from: all, or `some`. list: [steps + 1]. */
+static int chunks_list(const rv_plan_search *s, bool some, int *list) {
+    int most = s->steps < RV_CHUNKS_MOST ? s->steps : RV_CHUNKS_MOST, count = 0;
+    if (!s->desc->chunks_auto) {
         list[count++] = s->desc->cost.train->chunks;
         return count;
     }
-    for (int c = 1; c < most; c += c < CHUNKS_ALL ? 1 : c / (CHUNKS_ALL / 2))
+    if (rv_net_check_chunks(s->desc->cost.net, 2) != RV_OK) most = 1;
+    for (int c = 1; c < most; c += some && c >= CHUNKS_ALL ? c / (CHUNKS_ALL / 2) : 1)
         list[count++] = c;
     list[count++] = most;
     return count;
 }
 
-static rv_status search_once(rv_plan_search *s, const int *chunks, int count, int most,
+static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
                              const rv_generator *generator, rv_schedule *best,
                              rv_searched *searched) {
     const bool rival = !searched; /* at one count of chunks: the taken one was searched well */
@@ -268,8 +246,6 @@ static rv_status search_once(rv_plan_search *s, const int *chunks, int count, in
                               .micros = s->micros,
                               .chunks = chunks,
                               .chunk_count = count,
-                              .chunks_most = most,
-                              .least = rv_plan_least,
                               .slots = s->desc->slots,
                               .norm = s->desc->cost.train->clip_norm > 0,
                               .generator = generator,
@@ -312,7 +288,8 @@ static rv_status mix_bound(void *context, const uint8_t *policy, double *seconds
         it->least = fmin(it->least, bytes);
         if (bytes > s->desc->memory) continue;
         TRY(rv_plan_costs(s, it->chunks[k], &costs));
-        TRY(rv_schedule_bound(s->stages, s->micros, it->chunks[k], &costs, &bound));
+        TRY(rv_schedule_floor(s->stages, s->micros, it->chunks[k], &costs,
+                              s->desc->cost.train->clip_norm > 0, &bound));
         *seconds = fmin(*seconds, bound);
     }
 out:
@@ -325,8 +302,7 @@ static rv_status mix_seconds(void *context, const uint8_t *policy, double *secon
     rv_schedule found = {0};
     rv_searched searched;
     policy_set(s, policy);
-    rv_status status =
-        search_once(s, it->chunks, it->count, 0, s->desc->generator, &found, &searched);
+    rv_status status = search_once(s, it->chunks, it->count, s->desc->generator, &found, &searched);
     if (status == RV_RESOURCE) it->least = fmin(it->least, searched.least);
     *seconds = status == RV_OK ? found.forecast.total : INFINITY;
     rv_schedule_finish(&found);
@@ -365,10 +341,9 @@ rv_status rv_plan_seek(rv_plan_search *s, rv_plan *plan) {
     rv_status status = RV_OK;
     int *chunks = NULL;
     TRY(rv_alloc((size_t)s->steps + 1, sizeof *chunks, "chunks", &chunks));
-    int count = chunks_list(s, chunks);
-    if (s->policy) TRY(mix_find(s, chunks, count));
-    status = search_once(s, chunks, count, chunks_most(s), s->desc->generator, &plan->schedule,
-                         &plan->searched);
+    if (s->policy) TRY(mix_find(s, chunks, chunks_list(s, true, chunks)));
+    status = search_once(s, chunks, chunks_list(s, false, chunks), s->desc->generator,
+                         &plan->schedule, &plan->searched);
     if (status == RV_RESOURCE)
         FAIL(RV_RESOURCE,
              "pipeline.memory: no schedule fits the %.1f MB that are left of it; the least found "
@@ -394,7 +369,7 @@ static rv_status rivals_of_steps(rv_plan_search *s, rv_plan *plan) {
         if (generator->one_stage && plan->stages > 1) continue;
         plan->rival_count++;
         rival->name = generator->row.name;
-        status = search_once(s, &plan->chunks, 1, 0, generator, &found, NULL);
+        status = search_once(s, &plan->chunks, 1, generator, &found, NULL);
         if (status != RV_OK && status != RV_CONFIG && status != RV_RESOURCE) goto out;
         rival->runs = status == RV_OK;
         if (!rival->runs)
@@ -484,7 +459,7 @@ rv_status rv_plan_smallest_cuts(rv_plan_search *s, const rv_cost_points *blocks,
     TRY(rv_alloc(cells, sizeof *least, "cuts", &least));
     TRY(rv_alloc(cells, sizeof *from, "cuts", &from));
     TRY(rv_alloc((size_t)s->steps + 1, sizeof *chunks, "chunks", &chunks));
-    int count = chunks_list(s, chunks);
+    int count = chunks_list(s, true, chunks);
     for (int i = 0; i < count; i += 1 + i / 8) { /* bytes change little from one to the next */
         int c = chunks[count - 1 - i];
         TRY(cuts_at(s, blocks, c, least, from));

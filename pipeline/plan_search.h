@@ -20,7 +20,6 @@ typedef struct rv_plan_search {
     double latency;
     double copies; /* floats kept for every trained weight: itself, gradient, optimiser */
     double *f, *b, *w, *u, *norm, *once[RV_WORK_BW];
-    int *chunk_steps;
     /* Tapes: */
     const uint8_t *tape; /* [layers] rv_tape_policy; NULL: all kept */
     uint8_t *policy;     /* [stages] that is tried, for all layers of a stage; NULL: the recipe's */
@@ -37,7 +36,6 @@ void rv_plan_search_finish(rv_plan_search *s);
 
 /* For rv_search. */
 RV_CHECKED rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs);
-double rv_plan_least(void *search, int chunks);
 RV_CHECKED rv_status rv_plan_bytes_of(void *search, int chunks, int slots,
                                       const rv_schedule *schedule, double *bytes);
 

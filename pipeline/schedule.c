@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "pipeline/schedule_index.h"
+#include "snn/snn.h"
 
 /* ---- memory ----------------------------------------------------------------------------- */
 
@@ -131,10 +132,16 @@ static rv_status flaw_at(const rv_schedule *schedule, rv_flaw *flaw, rv_flaw_kin
 
 /* ---- index: unknown, doubled, missing --------------------------------------------------- */
 
+int rv_chunk_steps(const rv_costs *costs, int chunks, int c) {
+    if (costs->chunk_steps) return costs->chunk_steps[c];
+    if (!costs->steps) return 1;
+    return rv_cut(c + 1, chunks, costs->steps) - rv_cut(c, chunks, costs->steps);
+}
+
 void rv_chunk_shares(const rv_costs *costs, int chunks, double *share) {
     double sum = 0;
     for (int c = 0; c < chunks; c++)
-        sum += share[c] = costs->chunk_steps ? costs->chunk_steps[c] : 1;
+        sum += share[c] = rv_chunk_steps(costs, chunks, c);
     for (int c = 0; c < chunks; c++)
         share[c] /= sum;
 }
@@ -349,7 +356,7 @@ static rv_status check_tapes(const rv_index *index, rv_schedule *schedule, const
     for (int k = 0; k < schedule->workers; k++)
         for (int p = schedule->first[k]; p < schedule->first[k + 1]; p++) {
             const rv_work *x = &schedule->items[p];
-            int s = x->stage, size = costs->chunk_steps ? costs->chunk_steps[x->chunk] : 1;
+            int s = x->stage, size = rv_chunk_steps(costs, schedule->chunks, x->chunk);
             if (index->home[s] < 0) continue;
             if (x->kind == rv_schedule_w(schedule)) held[s]--, steps[s] -= size;
             if (x->kind != RV_WORK_F) continue;
@@ -398,6 +405,9 @@ static rv_status check_costs(const rv_schedule *schedule, const rv_costs *costs)
     for (int c = 0; costs->chunk_steps && c < schedule->chunks; c++)
         if (costs->chunk_steps[c] < 1)
             return rv_fail(RV_CONFIG, "schedule: chunk %d has %d steps", c, costs->chunk_steps[c]);
+    if (costs->steps < 0 || (costs->steps > 0 && costs->steps < schedule->chunks))
+        return rv_fail(RV_CONFIG, "schedule: %d chunks of %d steps", schedule->chunks,
+                       costs->steps);
     if (schedule->slots < 0 || schedule->kept < 0 || schedule->group < 0)
         return rv_fail(RV_CONFIG, "schedule: slots %d, versions %d, group %d: none below 0",
                        schedule->slots, schedule->kept, schedule->group);

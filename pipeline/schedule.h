@@ -48,7 +48,8 @@ typedef struct rv_costs {
     const double *f, *b, *w;        /* [stages]: one micro-batch over the whole sequence */
     const double *once[RV_WORK_BW]; /* F, B, W: [stages], that part of them; NULL: nothing */
     const double *u, *norm;         /* [stages]: one item; NULL: nothing */
-    const int *chunk_steps;         /* [chunks]: time steps of each, >= 1; NULL: all alike */
+    const int *chunk_steps;         /* [chunks]: time steps of each, >= 1; NULL: as `steps` says */
+    int steps;      /* of a sequence, cut as evenly as whole steps can be; 0: chunks all alike */
     const int *cap; /* [stages]: tapes, in chunks, a stage may hold; NULL: no limit */
     double latency; /* of one message */
 } rv_costs;
@@ -140,10 +141,19 @@ const char *rv_cause_name(rv_flaw_cause cause); /* "order_in_stage", ... */
 RV_CHECKED rv_status rv_schedule_simulate(rv_schedule *schedule, const rv_costs *costs,
                                           rv_flaw *flaw);
 
+/* ---- lower bounds (bound.c) ------------------------------------------------------------- */
 /* No synchronous schedule of these costs has a smaller makespan (golden README, section 2). */
 RV_CHECKED rv_status rv_schedule_bound(int stages, int micros, int chunks, const rv_costs *costs,
                                        double *bound);
 
+/* The same of `total`, with U and where asked NORM, closer: nothing is looked at chunk by chunk but
+ * chunk_steps, so that many numbers of chunks can be compared. O(S*M). RV_CONFIG: a number below 1,
+ * more chunks than steps. */
+RV_CHECKED rv_status rv_schedule_floor(int stages, int micros, int chunks, const rv_costs *costs,
+                                       bool norm, double *bound);
+
+/* Time steps of chunk c; 1 where costs do not say. */
+int rv_chunk_steps(const rv_costs *costs, int chunks, int c);
 /* share[c] of the whole sequence belongs to chunk c. */
 void rv_chunk_shares(const rv_costs *costs, int chunks, double *share);
 /* Of an item; share [chunks], as rv_chunk_shares gives it. */
@@ -230,11 +240,8 @@ int rv_group_2bw(int stages, int chunks);
 /* `auto`: generators, their orders, chunk counts and slot counts are tried by simulation. */
 typedef struct rv_search {
     int stages, micros;
-    const int *chunks; /* candidates, ascending, [chunk_count]; the first to be looked at */
+    const int *chunks; /* candidates, ascending, [chunk_count] */
     int chunk_count;
-    int chunks_most; /* all other counts up to it are candidates, too; 0: none */
-    /* With chunks_most: seconds that no schedule at C chunks takes less than, found quickly. */
-    double (*least)(void *context, int chunks);
     int slots;                     /* 0: any; else these */
     bool norm;                     /* the step has NORM items */
     const rv_generator *generator; /* NULL: all */
@@ -246,23 +253,25 @@ typedef struct rv_search {
     rv_status (*bytes)(void *context, int chunks, int slots, const rv_schedule *schedule,
                        double *bytes);
     double memory; /* 0: no limit; else zb is also tried with fewer tapes */
-    double
-        effort; /* items to plan and simulate before it gives up once it has a schedule; 0: any */
+    /* Items to plan and simulate before it gives up once it has a schedule; then, too, grids of
+     * more than RV_CELLS_FEW cells are left out where they could gain 0.1 % at most. 0: any. */
+    double effort;
     void *context;
 } rv_search;
 /* How thorough it was. */
 typedef struct rv_searched {
     int tried, ruled_out, left; /* chunk counts: simulated, cannot be faster or fit, not tried */
+    int near;                   /* ruled out because they could be faster by 0.1 % at most */
     double left_bound;          /* nothing that was not tried takes less than that; INFINITY: all */
     double least;               /* bytes: of all that runs, the least that was met; INFINITY */
 } rv_searched;
 /* The schedule of one step of least total time, with its U, simulated; among equals (to 1e-9) that
  * of least peak (largest share of a sequence held by any stage), then fewest slots, fewest chunks,
  * first row. Chunk counts are taken by their lower bounds, the promising first, and left out when
- * the bound is above what was found: unless `left` says otherwise, no fixed choice among the
- * candidates, any count of slots included, is faster within the memory, and it finds one that fits
- * whenever there is one. RV_CONFIG: none runs (the last reason is in the text); RV_RESOURCE: none
- * fits the memory. searched may be NULL. */
+ * the bound is above what was found: unless `left` or `near` says otherwise, no fixed choice among
+ * the candidates, any count of slots included, is faster within the memory, and it finds one that
+ * fits whenever there is one. RV_CONFIG: none runs (the last reason is in the text); RV_RESOURCE:
+ * none fits the memory. searched may be NULL. */
 RV_CHECKED rv_status rv_schedule_search(const rv_search *search, rv_schedule *best,
                                         rv_searched *searched);
 

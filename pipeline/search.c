@@ -11,8 +11,12 @@
 
 /* Costs are measured: differences below this are none. */
 static const double close = 1e-9;
-/* Planning an item costs about as much as simulating so many. */
-enum { PLAN_EFFORT = 3, CAPS = 5, SCOUT_MOST = 64 };
+/* Grids of more cells than FINE are left out where they could gain less than `coarse`: they differ
+ * by less from each other, and costs are not known so well. */
+static const double coarse = 1e-3, class_width = 1e-2;
+/* Planning an item costs about as much as simulating so many; a floor as a stage and micro-batch of
+ * it by so many. */
+enum { FINE = RV_CELLS_FEW, PLAN_EFFORT = 3, FLOOR_EFFORT = 6, CAPS = 5, SCOUT_MOST = 64 };
 
 typedef struct found {
     rv_schedule schedule; /* zeroed: nothing yet */
@@ -23,6 +27,7 @@ typedef struct found {
 typedef struct candidate {
     int chunks;
     double bound; /* no schedule at these chunks takes less */
+    double class; /* of it: 0 the least */
     bool done;
 } candidate;
 
@@ -47,7 +52,7 @@ static double tapes_of(const rv_schedule *schedule, const rv_costs *costs) {
     for (int s = 0; s < schedule->stages; s++)
         most = fmax(most, schedule->forecast.peak_steps[s]);
     for (int c = 0; c < schedule->chunks; c++)
-        steps += costs->chunk_steps ? costs->chunk_steps[c] : 1;
+        steps += rv_chunk_steps(costs, schedule->chunks, c);
     return most / steps;
 }
 
@@ -209,17 +214,17 @@ out:
     return status;
 }
 
-/* A row that plans with caps: with its own, and where memory is limited with ever smaller ones down
- * to one sequence. Always the same set, so that a wish for another slot count finds nothing else.
- */
+/* A row that plans with caps: without one, with its own, and where memory is limited with ever
+ * smaller ones down to one sequence. Always the same set, so that a wish for another slot count
+ * finds nothing else. */
 static rv_status try_row(hunt *h, int row) {
     rv_status status = RV_OK;
     const rv_generator *it = (const void *)rv_table_row(rv_generator_table(), row);
     const int stages = h->search->stages, spare = 2 * (stages - 1);
-    const bool capped = it->by_costs && h->search->memory && !h->costs.cap;
-    if (!capped) return try_orders(h, row);
-    for (int i = CAPS - 1, last = -1; i >= 0; i--) {
-        int cap = h->at.chunks + spare * i / (CAPS - 1);
+    if (!it->by_costs || h->costs.cap) return try_orders(h, row);
+    for (int i = CAPS, last = -1; i >= (h->search->memory ? 0 : CAPS - 1); i--) {
+        int cap = i == CAPS ? h->messages : h->at.chunks + spare * i / (CAPS - 1);
+        cap = cap < h->messages ? cap : h->messages;
         if (cap == last) continue;
         last = cap;
         for (int s = 0; s < stages; s++)
@@ -250,35 +255,36 @@ out:
 
 /* ---- all -------------------------------------------------------------------------------- */
 
+static double cells_of(const hunt *h, int chunks) {
+    return (double)h->search->stages * h->search->micros * chunks;
+}
+
+/* The promising first, by classes; of a class 1, 2, 4 ..., then 3, 6, 12 ..., then 5, 10 ...:
+ * should the effort end, it was spent near all of them. */
 static int by_bound(const void *left, const void *right) {
     const candidate *a = left, *b = right;
-    if (a->bound != b->bound) return a->bound < b->bound ? -1 : 1;
+    const int odd[] = {a->chunks / (a->chunks & -a->chunks), b->chunks / (b->chunks & -b->chunks)};
+    if (a->class != b->class) return a->class < b->class ? -1 : 1;
+    if (odd[0] != odd[1]) return odd[0] < odd[1] ? -1 : 1;
     return (a->chunks > b->chunks) - (a->chunks < b->chunks);
 }
 
-/* The step ends with an update, which no schedule avoids. */
-static rv_status bound_find(const rv_search *search, candidate *it) {
+static rv_status bounds_find(hunt *h, candidate *list) {
     rv_status status = RV_OK;
+    const rv_search *search = h->search;
+    double least = INFINITY;
     rv_costs costs;
-    double update = INFINITY;
-    if (search->stages < 1 || search->micros < 1 || it->chunks < 1)
-        FAIL(RV_CONFIG, "schedule: %d stages, %d micro-batches, %d chunks", search->stages,
-             search->micros, it->chunks);
-    TRY(search->costs(search->context, it->chunks, &costs));
-    TRY(rv_schedule_bound(search->stages, search->micros, it->chunks, &costs, &it->bound));
-    for (int s = 0; s < search->stages; s++)
-        update = fmin(update, costs.u ? costs.u[s] : 0);
-    it->bound += update;
-out:
-    return status;
-}
-
-static rv_status bounds_find(const rv_search *search, candidate *list) {
-    rv_status status = RV_OK;
     for (int i = 0; i < search->chunk_count; i++) {
-        list[i].chunks = search->chunks[i];
-        TRY(bound_find(search, &list[i]));
+        candidate *it = &list[i];
+        it->chunks = search->chunks[i];
+        TRY(search->costs(search->context, it->chunks, &costs));
+        TRY(rv_schedule_floor(search->stages, search->micros, it->chunks, &costs, search->norm,
+                              &it->bound));
+        least = fmin(least, it->bound);
     }
+    h->effort += cells_of(h, search->chunk_count) / FLOOR_EFFORT;
+    for (int i = 0; i < search->chunk_count; i++)
+        list[i].class = least > 0 ? floor(log(list[i].bound / least) / class_width) : 0;
     qsort(list, (size_t)search->chunk_count, sizeof *list, by_bound);
 out:
     return status;
@@ -309,10 +315,9 @@ static rv_status scout(hunt *h, candidate *list) {
         h->at = list[i];
         TRY(may_fit(h, &may));
         if (!may || slower(h, h->at.bound) || exhausted(h)) continue;
-        h->told.tried++;
         TRY(try_chunks(h));
         list[i].done = !exhausted(h);
-        h->told.tried -= !list[i].done;
+        h->told.tried += list[i].done;
     }
 out:
     return status;
@@ -321,41 +326,31 @@ out:
 static rv_status hunt_at(hunt *h, const candidate *it) {
     rv_status status = RV_OK;
     rv_searched *told = &h->told;
-    bool may = !slower(h, it->bound);
+    const double cells = cells_of(h, it->chunks);
+    const bool large = h->search->effort > 0 && cells > FINE;
+    const bool near = large && it->bound >= h->fastest * (1 - coarse);
+    bool may = it->bound < h->fastest * (1 - close);
     h->at = *it;
+    told->near += may && near;
+    may &= !near;
     if (may) TRY(may_fit(h, &may));
     if (!may) {
         told->ruled_out++;
         goto out;
     }
-    if (!exhausted(h)) {
-        told->tried++;
+    if (!exhausted(h) && !(large && h->best.schedule.items && cells > h->search->effort)) {
         TRY(try_chunks(h));
+        if (!exhausted(h)) {
+            told->tried++;
+            goto out;
+        }
     }
-    if (!exhausted(h) || slower(h, it->bound)) goto out;
+    if (slower(h, it->bound)) {
+        told->ruled_out++;
+        goto out;
+    }
     told->left++; /* begun ones among them */
     told->left_bound = fmin(told->left_bound, it->bound);
-out:
-    return status;
-}
-
-/* Counts that are not listed: most are ruled out at once. A bound takes a look at every chunk. */
-static rv_status hunt_rest(hunt *h) {
-    rv_status status = RV_OK;
-    const rv_search *search = h->search;
-    for (int c = 1, k = 0; c <= search->chunks_most; c++) {
-        candidate it = {.chunks = c};
-        if (k < search->chunk_count && search->chunks[k] == c) {
-            k++;
-            continue;
-        }
-        it.bound = search->least(search->context, c);
-        if (!slower(h, it.bound) && !exhausted(h)) {
-            TRY(bound_find(search, &it));
-            h->effort += c;
-        }
-        TRY(hunt_at(h, &it));
-    }
 out:
     return status;
 }
@@ -365,7 +360,6 @@ static rv_status hunt_all(hunt *h, candidate *list) {
     TRY(scout(h, list));
     for (int i = 0; i < h->search->chunk_count; i++)
         if (!list[i].done) TRY(hunt_at(h, &list[i]));
-    TRY(hunt_rest(h));
     if (!h->best.schedule.items && isfinite(h->smallest_bytes)) { /* its bytes are a bound: see */
         h->at = h->smallest;
         TRY(try_chunks(h));
@@ -383,7 +377,7 @@ rv_status rv_schedule_search(const rv_search *search, rv_schedule *best, rv_sear
     if (search->chunk_count < 1) FAIL(RV_CONFIG, "schedule: no number of chunks to choose from");
     rv_fail(RV_CONFIG, "schedule: nothing was tried"); /* what the text says if nothing runs */
     TRY(rv_alloc((size_t)search->chunk_count, sizeof *list, "chunks", &list));
-    TRY(bounds_find(search, list));
+    TRY(bounds_find(&h, list));
     TRY(rv_alloc((size_t)search->stages, sizeof *h.cap, "caps", &h.cap));
     TRY(hunt_all(&h, list));
     if (!h.best.schedule.items) { /* the last candidate's reason stands in the thread's error */

@@ -298,7 +298,7 @@ static rv_status peaks_by_time(const run *r, rv_flaw *flaw) {
         if (r->index->home[s] >= 0) continue;
         for (int i = 0; i < cells; i++) {
             int m = i / schedule->chunks, c = i % schedule->chunks;
-            int size = r->costs->chunk_steps ? r->costs->chunk_steps[c] : 1;
+            int size = rv_chunk_steps(r->costs, schedule->chunks, c);
             events[2 * i] = (event){forecast->start[item(r, RV_WORK_F, s, m, c)], 1, size};
             events[2 * i + 1] = (event){forecast->end[item(r, w, s, m, c)], -1, -size};
         }
@@ -377,33 +377,5 @@ rv_status rv_schedule_run(rv_schedule *schedule, const rv_costs *costs, const rv
     sum_up(&r);
 out:
     run_finish(&r);
-    return status;
-}
-
-/* ---- bound ------------------------------------------------------------------------------ */
-
-rv_status rv_schedule_bound(int stages, int micros, int chunks, const rv_costs *costs,
-                            double *bound) {
-    rv_status status = RV_OK;
-    double *share = NULL, *end = NULL, arrive = 0, drain = 0;
-    TRY(rv_alloc((size_t)chunks, sizeof *share, "the chunks of a schedule", &share));
-    TRY(rv_alloc((size_t)chunks, sizeof *end, "the chunks of a schedule", &end));
-    rv_chunk_shares(costs, chunks, share);
-    *bound = 0;
-    for (int s = 0; s < stages; s++) { /* a stage starts when micro-batch 0 reaches it */
-        *bound = fmax(*bound, arrive + micros * (costs->f[s] + costs->b[s] + costs->w[s]));
-        arrive += rv_item_cost(costs, share, RV_WORK_F, s, 0) + costs->latency;
-        for (int c = 0; c < chunks; c++) {
-            double before = fmax(s > 0 ? end[c] + costs->latency : 0, c > 0 ? end[c - 1] : 0);
-            end[c] = before + rv_item_cost(costs, share, RV_WORK_F, s, c);
-        }
-    }
-    for (int s = stages - 1; s >= 0; s--) { /* no B before the end of the first sequence */
-        *bound = fmax(*bound, end[chunks - 1] + drain + micros * (costs->b[s] + costs->w[s]));
-        drain += rv_item_cost(costs, share, RV_WORK_B, s, chunks - 1) + costs->latency;
-    }
-out:
-    rv_free(end);
-    rv_free(share);
     return status;
 }
