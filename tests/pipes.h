@@ -161,11 +161,22 @@ typedef struct pipe_way {
     int threads;
     uint64_t seed;
     double clip;
+    bool sgd; /* with momentum; else adam */
     const rv_transport *transport;
     double timeout; /* and who is told, as in rv_pipeline_desc */
     void (*say)(void *user, const char *line);
     void *user;
 } pipe_way;
+
+static inline void pipe_sgd(small *s) {
+    rv_choice *sgd = &s->train.optimizer;
+    *sgd = small_choice(s, rv_optimizer_table(), "sgd");
+    for (const rv_spec *spec = sgd->row->specs; spec->name; spec++) {
+        double *value = (void *)((char *)sgd->options + spec->offset);
+        if (strcmp(spec->name, "lr") == 0) *value = 0.05;
+        if (strcmp(spec->name, "momentum") == 0) *value = 0.9;
+    }
+}
 
 static inline void pipe_open(small *s, const pipe_net *net, const pipe_way *way) {
     memset(s, 0, sizeof *s);
@@ -173,6 +184,7 @@ static inline void pipe_open(small *s, const pipe_net *net, const pipe_way *way)
     s->net_desc.seed = 11;
     net->layers(s);
     s->train.clip_norm = way->clip;
+    if (way->sgd) pipe_sgd(s);
     small_batch(s, PIPE_BATCH, net->frames, PIPE_OUT, 3);
     small_open(s, net->encoder, PIPE_STEPS, way->chunks, way->micros, 1);
 }
