@@ -185,9 +185,9 @@ RV_CHECKED rv_status rv_writer_wait(rv_writer *writer);
 
 /* Records of one size in an HDF5 file that ends with the run (tapes between F and B): dataset
  * /tapes, bytes [records][bytes]. `name`.tmp in the folder, so that what a crash leaves is swept
- * with unfinished commits; folder NULL: a file without a name where temporary ones lie. Written and
- * read with plain calls at known places. A record is read in the pieces in which it was written,
- * and checked at its end. One thread at a time. */
+ * with unfinished commits; name NULL: a file without one, which ends with the process. folder NULL:
+ * where the system has temporary files. Written and read with plain calls at known places. A record
+ * is read in the pieces in which it was written, and checked at its end. One thread at a time. */
 typedef struct rv_spill rv_spill;
 RV_CHECKED rv_status rv_spill_create(const char *folder, const char *name, size_t records,
                                      size_t bytes, rv_spill **out); /* RV_CREATE, RV_IO: no room */

@@ -43,9 +43,12 @@ static uint64_t sum_on(uint64_t sum, const void *bytes, size_t size) {
 }
 
 /* A name of its own, which is taken away again once the file is open. */
-static rv_status nameless(rv_spill *it) {
+static rv_status nameless(rv_spill *it, const char *folder) {
     rv_status status = RV_OK;
-    TRY(rv_strdup(P_tmpdir "/ranvier-tapes-XXXXXX", &it->path));
+    static const char pattern[] = "/ranvier-tapes-XXXXXX";
+    size_t size = strlen(folder) + sizeof pattern;
+    TRY(rv_alloc(size, 1, "a path", &it->path));
+    snprintf(it->path, size, "%s%s", folder, pattern);
     int fd = mkstemp(it->path);
     if (fd < 0) {
         status = rv_fail_create(it->path);
@@ -73,19 +76,20 @@ rv_status rv_spill_create(const char *folder, const char *name, size_t records, 
     rv_spill *it = NULL;
     size_t all;
     *out = NULL;
+    if (!folder) folder = P_tmpdir;
     TRY(rv_size_mul(records, bytes, &all));
     TRY(rv_alloc(1, sizeof *it, "a file for tapes", &it));
     it->fd = -1, it->records = records, it->bytes = bytes;
     TRY(rv_alloc(records, sizeof *it->sums, "sums", &it->sums));
-    TRY(rv_commit_room(folder ? folder : P_tmpdir, "spilled tapes", all));
-    TRY(folder ? named(it, folder, name) : nameless(it));
+    TRY(rv_commit_room(folder, "spilled tapes", all));
+    TRY(name ? named(it, folder, name) : nameless(it, folder));
     TRY(rv_h5_reserve(it->path, "tapes", records, bytes, &it->offset));
     it->fd = open(it->path, O_RDWR | O_CLOEXEC);
     if (it->fd < 0) {
         status = rv_fail_create(it->path);
         goto out;
     }
-    if (!folder) {
+    if (!name) {
         if (unlink(it->path) != 0) status = rv_fail_io(it->path, "unlink", 0);
         it->named = false;
     }

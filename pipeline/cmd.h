@@ -30,6 +30,7 @@ typedef struct rv_arguments {
     const char **operand; /* owned */
     int operand_count;
     const volatile int *stop; /* set by a signal; main.c */
+    const char *scratch;      /* TMPDIR of the environment, or NULL; main.c */
 } rv_arguments;
 
 /* A command prints its result on stdout; on failure it returns the code with the thread's error

@@ -193,6 +193,7 @@ rv_code rv_cmd_plan(const rv_arguments *arguments) {
         .profile = arguments->profile,
         .dump = arguments->dump,
         .svg = arguments->svg,
+        .scratch = arguments->scratch,
     };
     TRY((rv_status)rv_make_plan(&options, &text));
     if (arguments->json) {

@@ -34,6 +34,7 @@ rv_code rv_cmd_verify(const rv_arguments *arguments) {
         .threads = arguments->threads,
         .steps = arguments->steps,
         .schedule_file = arguments->schedule_file,
+        .scratch = arguments->scratch,
     };
     rv_code code = rv_verify(&options, &text);
     if (!text) return code;

@@ -330,7 +330,7 @@ rv_status rv_cost_disk(const char *folder, double *bandwidth) {
     char *bytes = NULL;
     double begun = 0;
     TRY(rv_alloc(COPY_BYTES, 1, "a copy", &bytes));
-    TRY(rv_spill_create(folder, "measure.h5", RECORDS, COPY_BYTES, &spill));
+    TRY(rv_spill_create(folder, NULL, RECORDS, COPY_BYTES, &spill));
     begun = rv_host_seconds();
     for (size_t i = 0; i < RECORDS; i++)
         TRY(rv_spill_write(spill, i, 0, bytes, COPY_BYTES));

@@ -36,7 +36,8 @@ typedef struct rv_cost_desc {
 /* parts: first and last set, covering all layers; the rest is filled in. About half a second. */
 RV_CHECKED rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *parts);
 
-/* Bytes per second that tapes go to a file in the folder (NULL: a temporary one) and back. */
+/* Bytes per second that tapes go to a file without a name in the folder (rv_train_desc.scratch) and
+ * back. */
 RV_CHECKED rv_status rv_cost_disk(const char *folder, double *bandwidth);
 
 /* Seconds from ringing a sleeping thread to its answer's half way; bytes per second of a copy. */

@@ -182,10 +182,16 @@ static rv_status find_command(const char *word, const rv_command **out) {
                       "unknown %s \"%s\"", word[0] == '-' ? "option" : "command", word);
 }
 
+/* Where this user wants temporary files; NULL: nothing said. */
+static const char *scratch_folder(void) {
+    const char *folder = getenv("TMPDIR");
+    return folder && *folder ? folder : NULL;
+}
+
 /* argv[0] becomes "ranvier COMMAND", which argp prints in usage lines. */
 static rv_status run_command(const rv_command *command, int argc, char **argv) {
     rv_status status = RV_OK;
-    rv_arguments arguments = {.stop = &stop, .grace = GRACE};
+    rv_arguments arguments = {.stop = &stop, .grace = GRACE, .scratch = scratch_folder()};
     char name[32];
     snprintf(name, sizeof name, "ranvier %s", command->name);
     argv[0] = name;

@@ -242,7 +242,7 @@ static rv_status blocks_cost(const rv_plan_desc *desc, rv_plan *plan) {
     int *first = NULL;
     if (desc->profile) TRY(rv_profile_read(desc->profile, net, plan));
     if (rv_plan_mixes(desc) && plan->spill == 0 && rv_h5_available())
-        TRY(rv_cost_disk(NULL, &plan->spill));
+        TRY(rv_cost_disk(desc->cost.train->scratch, &plan->spill));
     if (desc->profile) return RV_OK;
     TRY(rv_cost_transport(&plan->latency, &plan->bandwidth));
     TRY(rv_alloc((size_t)net->block_count + 1, sizeof *first, "cuts", &first));

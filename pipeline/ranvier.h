@@ -69,6 +69,7 @@ typedef struct rv_train_options {
     double grace;       /* refuse (69) to start where a save takes longer than this; 0: never */
     const char *schedule_file; /* order of the work in text form, or NULL */
     const char *trace;         /* file for a timeline as Chrome trace, or NULL */
+    const char *scratch;       /* folder for temporary files (measuring the disk); NULL: /tmp */
 } rv_train_options;
 
 typedef struct rv_train_result {
@@ -163,6 +164,7 @@ typedef struct rv_plan_options {
     const char *schedule_file; /* or NULL */
     const char *profile;       /* costs from this file instead of measuring; or NULL */
     const char *dump, *svg;    /* plan: files to write the schedule to; or NULL */
+    const char *scratch;       /* folder for temporary files (spilled tapes); NULL: /tmp */
 } rv_plan_options;
 /* Cut, schedule, costs, memory and timeline of a training, without training (README, "Plan"). 69
  * nothing fits pipeline.memory, 78 recipe. */

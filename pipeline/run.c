@@ -525,7 +525,7 @@ rv_status rv_pipeline_eval(rv_pipeline *p, const rv_batch *batch, rv_step_result
 rv_status rv_pipeline_folder(rv_pipeline *p, const char *folder) {
     rv_status status = RV_OK;
     for (int s = 0; s < p->stages; s++)
-        TRY(rv_tapes_open(p->workers[s].stage->tapes, folder));
+        TRY(rv_tapes_open(p->workers[s].stage->tapes, folder, true));
 out:
     return status;
 }

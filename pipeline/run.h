@@ -54,8 +54,8 @@ RV_CHECKED rv_status rv_pipeline_step(rv_pipeline *pipeline, const rv_batch *bat
                                       rv_step_result *out);
 RV_CHECKED rv_status rv_pipeline_eval(rv_pipeline *pipeline, const rv_batch *batch,
                                       rv_step_result *out, int64_t *spikes, int32_t *predictions);
-/* Before the first step: the folder for tapes that are spilled; without, they go where temporary
- * files lie, when the first step begins. RV_CREATE, RV_IO: no room. */
+/* Before the first step: the folder for tapes that are spilled; without, they go to
+ * rv_train_desc.scratch when the first step begins. RV_CREATE, RV_IO: no room. */
 RV_CHECKED rv_status rv_pipeline_folder(rv_pipeline *pipeline, const char *folder);
 /* Of a delayed pipeline. Batches may be fed up to rv_pipeline_ahead updates beyond the one that is
  * awaited next, and should be, so that no stage lacks any; await blocks until all stages have made

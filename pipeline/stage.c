@@ -230,7 +230,7 @@ rv_status rv_stage_begin(rv_stage *stage, const rv_batch *batch, bool training) 
     /* The last update may have left its weights without what evaluation reads. */
     if (!training) TRY(rv_weights_ready(&stage->weights));
     if (!training) goto out;
-    TRY(rv_tapes_open(stage->tapes, NULL)); /* unless it has been */
+    TRY(rv_tapes_open(stage->tapes, desc->train->scratch, false)); /* unless it has been */
     stage->list = rv_schedule_list(desc->schedule, desc->index, &stage->count);
 out:
     return status;

@@ -193,12 +193,12 @@ out:
     return status;
 }
 
-rv_status rv_tapes_open(rv_tapes *it, const char *folder) {
+rv_status rv_tapes_open(rv_tapes *it, const char *folder, bool named) {
     char name[32];
     if (!it->spills || it->file) return RV_OK;
     snprintf(name, sizeof name, "tapes-%d.h5", it->desc.stage);
-    return rv_spill_create(folder, name, (size_t)it->desc.records, spilled_of(&it->desc, it->words),
-                           &it->file);
+    return rv_spill_create(folder, named ? name : NULL, (size_t)it->desc.records,
+                           spilled_of(&it->desc, it->words), &it->file);
 }
 
 void rv_tapes_watch(rv_tapes *it, rv_timeline *timeline) {

@@ -42,9 +42,10 @@ RV_CHECKED rv_status rv_tapes_create(const rv_tapes_desc *desc, rv_tapes **out);
 void rv_tapes_destroy(rv_tapes *tapes);
 /* What the writer does for these tapes goes there. Borrowed. */
 void rv_tapes_watch(rv_tapes *tapes, rv_timeline *timeline);
-/* Before the first step, make the file of what is spilled: in the folder, or (NULL) one without a
- * name. Does nothing the second time, and where nothing is spilled. RV_CREATE, RV_IO: no room. */
-RV_CHECKED rv_status rv_tapes_open(rv_tapes *tapes, const char *folder);
+/* Before the first step, make the file of what is spilled in the folder (NULL: where temporary ones
+ * lie), one that a crash leaves there by its name, or one without. Does nothing the second time,
+ * and where nothing is spilled. RV_CREATE, RV_IO: no room. */
+RV_CHECKED rv_status rv_tapes_open(rv_tapes *tapes, const char *folder, bool named);
 
 /* F, or B with `back`: have a bench for the cell, for B with what was spilled; *edge is set where
  * it is not there yet, and another call gets it. A write that failed is an error of whoever asks

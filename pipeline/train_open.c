@@ -278,6 +278,7 @@ rv_status rv_training_open(rv_training *training) {
     int count, *cuts = NULL;
     setup->trace = options->trace, setup->say = say_line, setup->user = training;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
+    setup->config->train.scratch = options->scratch;
     TRY(rv_setup_delay(setup, options->schedule_file));
     stem_of(options->config, stem, sizeof stem);
     TRY(folder_claim(training, stem));

@@ -36,6 +36,7 @@ static rv_status trial_open(trial *t) {
                           .devices = options->devices};
     rv_setup *setup = &t->setup;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
+    setup->config->train.scratch = options->scratch;
     TRY(rv_setup_delay(setup, wish.schedule_file));
     TRY(rv_share_open(&t->train, setup->config, RV_SPLIT_TRAIN, true));
     TRY(rv_setup_delay_check(setup, t->train.source.count));

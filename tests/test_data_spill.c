@@ -49,7 +49,7 @@ static void records_come_back_in_any_order(void **state) {
     unsigned char got[BYTES], want[BYTES];
     rv_spill *spill = NULL;
     if (!rv_h5_available()) skip();
-    OK(rv_spill_create(NULL, "x", RECORDS, BYTES, &spill));
+    OK(rv_spill_create(NULL, NULL, RECORDS, BYTES, &spill));
     for (int r = 0; r < RECORDS; r++)
         write_record(spill, r);
     for (size_t k = 0; k < sizeof order / sizeof *order; k++) {
@@ -101,6 +101,28 @@ static void folders_that_are_not_there_are_told(void **state) {
     assert_null(spill);
 }
 
+/* In the folder that was asked for, and in no other. */
+static void files_without_a_name_lie_in_their_folder(void **state) {
+    (void)state;
+    char folder[] = "/tmp/ranvier-test-XXXXXX", link[64], path[256];
+    rv_spill *spill = NULL;
+    int found = 0;
+    if (!rv_h5_available()) skip();
+    assert_non_null(mkdtemp(folder));
+    OK(rv_spill_create(folder, NULL, RECORDS, BYTES, &spill));
+    for (int fd = 0; fd < 64; fd++) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t size = readlink(link, path, sizeof path - 1);
+        path[size > 0 ? size : 0] = 0;
+        found += strncmp(path, folder, strlen(folder)) == 0 && strstr(path, " (deleted)") != NULL;
+    }
+    assert_int_equal(found, 1);
+    assert_int_equal(rmdir(folder), 0); /* nothing has a name there */
+    rv_spill_destroy(spill);
+    assert_int_equal(rv_spill_create(folder, NULL, 1, 64, &spill), RV_CREATE);
+    assert_non_null(strstr(rv_error_get()->message, folder));
+}
+
 /* ---- half floats ------------------------------------------------------------------------ */
 
 static double value_of(uint16_t half) {
@@ -149,6 +171,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_come_back_in_any_order),
         cmocka_unit_test(files_are_hdf5_named_and_gone_at_the_end),
+        cmocka_unit_test(files_without_a_name_lie_in_their_folder),
         cmocka_unit_test(folders_that_are_not_there_are_told),
         cmocka_unit_test(every_half_is_itself_and_the_nearest_to_what_lies_around),
         cmocka_unit_test(finite_values_stay_finite),
