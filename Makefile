@@ -163,6 +163,7 @@ comma := ,
 TURN_TESTS := $(patsubst tests/%.c,$(OUT)/tests/%,$(shell grep -lE '"tests/(turns|accounts).h"' tests/test_*.c))
 $(TURN_TESTS): ALL_LDFLAGS += -Wl,--wrap=rv_stage_step
 # Calls of our own code that may allocate or block.
+$(OUT)/tests/test_pipeline_blocks: ALL_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,posix_memalign malloc calloc realloc)
 $(OUT)/tests/test_pipeline_steady: ALL_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,posix_memalign malloc calloc \
     realloc nanosleep usleep read pread write pwrite fsync $(addprefix pthread_,create join cond_wait cond_timedwait \
     mutex_lock mutex_unlock))

@@ -147,9 +147,12 @@ static void print_plan(const json_t *plan) {
     const json_t *delay = json_object_get(plan, "delay");
     bool delayed = json_is_object(delay);
     size_t i;
-    printf("schedule %s: %.0f stages, %.0f micro-batches, %.0f chunks, %.0f slots per edge\n\n",
+    printf("schedule %s: %.0f stages, %.0f micro-batches, %.0f chunks, %.0f slots per edge",
            word(plan, "schedule"), number(plan, "stages"), number(plan, "micro_batches"),
            number(plan, "chunks"), number(plan, "slots"));
+    if (number(plan, "workers") != number(plan, "stages"))
+        printf(", %.0f workers", number(plan, "workers"));
+    puts("\n");
     json_array_foreach((json_t *)picture, i, line) puts(json_string_value(line));
     puts("         F forward, B backward, W weights, U update, N norm, . waiting; small: odd "
          "micro-batch\n");

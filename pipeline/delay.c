@@ -75,6 +75,11 @@ static const rv_delay_mode modes[] = {
      .with = RV_WITH_ADAM,
      .batch = true,
      .fill = fill_xpipe},
+    {MODE("spikepipe",
+          "pb with every block of the network as a stage; pipeline.stages workers share out what "
+          "is to be done, the longest remaining path first",
+          "Sanjeet et al. 2024 (SpikePipe)"),
+     .blocks = true, .fill = fill_two_ways},
 };
 #undef MODE
 
@@ -304,6 +309,7 @@ rv_delay_rule rv_delay_rule_of(const rv_delay_desc *desc, const rv_delay_shape *
     rv_delay_rule rule = {.until = desc->until ? desc->until : INT64_MAX};
     if (!desc->mode) return (rv_delay_rule){.from = INT64_MAX, .until = INT64_MAX};
     rule.stash = desc->mode->stash;
+    rule.split = desc->mode->blocks;
     desc->mode->fill(shape, &rule);
     for (int k = 0; k < CORRECTIONS; k++)
         if (desc->on[k]) corrections[k].apply(shape, desc->value[k], &rule);

@@ -42,6 +42,7 @@ typedef struct rv_delay_rule {
     int lead;   /* chunks forward may be ahead of backward, in the order that never waits */
     int delay;  /* D, in updates */
     bool stash; /* backward reads the version its forward read */
+    bool split; /* B and W are items of their own, and what is ready first goes first */
     bool looks_forward, looks_backward; /* a pass sees other weights than those of its version */
     rv_look forward, backward;
     double forward_horizon, backward_horizon;
@@ -58,7 +59,8 @@ typedef struct rv_delay_mode {
     rv_row row;
     int decides, with;
     bool stash;
-    bool batch; /* one update a batch */
+    bool batch;  /* one update a batch */
+    bool blocks; /* every block of the network is a stage; the recipe's `stages` are workers */
     void (*fill)(const rv_delay_shape *shape, rv_delay_rule *rule);
 } rv_delay_mode;
 

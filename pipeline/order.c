@@ -7,7 +7,7 @@
 
 void rv_order_start(rv_order *order, int64_t made) {
     order->made = made;
-    order->f = order->b = made * order->group * order->chunks;
+    order->f = order->b = order->w = made * order->group * order->chunks;
 }
 
 static bool item(const rv_order *o, rv_work_kind kind, int64_t n, rv_work *work) {
@@ -23,25 +23,51 @@ static bool item(const rv_order *o, rv_work_kind kind, int64_t n, rv_work *work)
     return true;
 }
 
+static rv_work update_item(const rv_order *o) {
+    return (rv_work){.kind = RV_WORK_U,
+                     .stage = (uint16_t)o->stage,
+                     .micro = (int32_t)o->made,
+                     .version = RV_NO_VERSION};
+}
+
+/* A tape is held until W has ended. The version is made. */
+static bool may_forward(const rv_order *o, int64_t limit) {
+    const int64_t update = (int64_t)o->group * o->chunks;
+    return o->f < limit * o->chunks && o->f - o->w <= o->rule.lead &&
+           rv_delay_forward(&o->rule, o->f / update) <= o->made;
+}
+
 /* lead is C-1 at least, so that whoever may not go forward has a whole sequence to go back over. */
 bool rv_order_next(const rv_order *o, int64_t limit, rv_work *work) {
     const int64_t update = (int64_t)o->group * o->chunks;
     if (o->b == (o->made + 1) * update) {
-        *work = (rv_work){.kind = RV_WORK_U,
-                          .stage = (uint16_t)o->stage,
-                          .micro = (int32_t)o->made,
-                          .version = RV_NO_VERSION};
+        *work = update_item(o);
         return true;
     }
-    if (o->f < limit * o->chunks && o->f - o->b <= o->rule.lead &&
-        rv_delay_forward(&o->rule, o->f / update) <= o->made)
-        return item(o, RV_WORK_F, o->f, work);
+    if (may_forward(o, limit)) return item(o, RV_WORK_F, o->f, work);
     return o->b < o->f && item(o, RV_WORK_BW, o->b, work);
+}
+
+/* B goes back over a whole sequence, under the newest weights: the update before is made. Whoever
+ * may not go forward has a sequence to go back over, or W or U to do, as lead is C-1 at least. */
+int rv_order_offers(const rv_order *o, int64_t limit, rv_work offers[RV_OFFERS]) {
+    const int64_t update = (int64_t)o->group * o->chunks;
+    int n = 0;
+    if (!o->rule.split) return rv_order_next(o, limit, offers);
+    if (o->w == (o->made + 1) * update)
+        offers[n++] = update_item(o);
+    else if (o->w < o->b)
+        n += item(o, RV_WORK_W, o->w, &offers[n]);
+    if (o->b < o->f / o->chunks * o->chunks && o->b / update == o->made)
+        n += item(o, RV_WORK_B, o->b, &offers[n]);
+    if (may_forward(o, limit)) n += item(o, RV_WORK_F, o->f, &offers[n]);
+    return n;
 }
 
 void rv_order_done(rv_order *o, const rv_work *work) {
     o->f += work->kind == RV_WORK_F;
-    o->b += work->kind == RV_WORK_BW;
+    o->b += work->kind == RV_WORK_B || work->kind == RV_WORK_BW;
+    o->w += work->kind == RV_WORK_W || work->kind == RV_WORK_BW;
     o->made += work->kind == RV_WORK_U;
 }
 
@@ -65,7 +91,7 @@ int rv_order_fed(const rv_order *o) {
 
 /* ---- lists ------------------------------------------------------------------------------ */
 
-static rv_order order_of(const rv_delay_desc *delay, int stages, int micros, int chunks, int s) {
+rv_order rv_order_of(const rv_delay_desc *delay, int stages, int micros, int chunks, int s) {
     rv_delay_desc steady = *delay;
     const rv_delay_shape shape = {stages, chunks, micros, s};
     steady.until = 0;
@@ -76,7 +102,7 @@ static rv_order order_of(const rv_delay_desc *delay, int stages, int micros, int
 }
 
 int rv_schedule_settled(const rv_delay_desc *delay, int stages, int micros, int chunks) {
-    const rv_order order = order_of(delay, stages, micros, chunks, 0);
+    const rv_order order = rv_order_of(delay, stages, micros, chunks, 0);
     return 2 * (rv_order_ahead(&order) / micros + 2);
 }
 
@@ -92,7 +118,7 @@ rv_status rv_schedule_endless(const rv_delay_desc *delay, int stages, int micros
     schedule->kept = 1;
     strncpy(schedule->name, delay->mode->row.name, sizeof schedule->name - 1);
     for (int s = 0; s < stages; s++) {
-        rv_order order = order_of(delay, stages, micros, chunks, s);
+        rv_order order = rv_order_of(delay, stages, micros, chunks, s);
         schedule->newest |= !order.rule.stash;
         if (order.rule.delay + 1 > schedule->kept) schedule->kept = order.rule.delay + 1;
         while (rv_order_next(&order, (int64_t)updates * micros, &schedule->items[n]))

@@ -60,7 +60,7 @@ static rv_status points_measure(const rv_plan_desc *desc, const int *first, int 
         train.chunks = points->chunks[k];
         if (recompute) train.tape = recompute;
         cost.train = &train;
-        cost.busy = desc->stages;
+        cost.busy = desc->workers ? desc->workers : desc->stages;
         TRY(rv_alloc((size_t)parts, sizeof(rv_part_cost), "costs", &points->part[k]));
         for (int i = 0; i < parts; i++)
             points->part[k][i].first = first[i], points->part[k][i].last = first[i + 1];
@@ -219,6 +219,9 @@ static rv_status shape_check(const rv_plan_desc *desc) {
              "%d stages, but the network has %d blocks (a map with what follows it); pipeline.cuts "
              "may cut elsewhere",
              desc->stages, net->block_count);
+    if (desc->workers > desc->stages)
+        FAIL(RV_CONFIG, "%d stages to share out among %d workers: at most one each", desc->stages,
+             desc->workers);
     if (desc->cuts) TRY(cuts_check(desc));
     if (train->chunks < 1 || train->chunks > net->desc->steps)
         FAIL(RV_CONFIG, "%d chunks of %d steps: 1 to %d are possible", train->chunks,
@@ -307,7 +310,7 @@ static rv_status sum_up(const rv_plan_desc *desc, rv_plan_search *s, rv_plan *pl
     rv_plan_tell(plan);
     TRY(rv_plan_costs(s, plan->chunks, &costs));
     TRY(rv_schedule_bound(plan->stages, plan->micros, plan->chunks, &costs, &plan->bound));
-    if (s->delay) plan->bound = busiest;
+    if (s->delay) plan->bound = fmax(busiest, plan->ranks.period);
     TRY(rv_plan_rivals(s, plan));
 out:
     return status;
@@ -338,7 +341,9 @@ const char *rv_plan_tape(const rv_plan *plan, int stage) {
 rv_status rv_plan_make(const rv_plan_desc *desc, rv_plan *out) {
     rv_status status = RV_OK;
     const rv_net *net = desc->cost.net;
-    rv_plan plan = {.stages = desc->stages, .micros = desc->cost.train->micro_batches};
+    rv_plan plan = {.stages = desc->stages,
+                    .workers = desc->workers ? desc->workers : desc->stages,
+                    .micros = desc->cost.train->micro_batches};
     rv_cost_points points = {0};
     rv_plan_search s = {0};
     *out = (rv_plan){0};
@@ -381,6 +386,7 @@ void rv_plan_finish(rv_plan *plan) {
     points_finish(&plan->blocks);
     rv_free(plan->stage);
     rv_schedule_finish(&plan->schedule);
+    rv_ranks_finish(&plan->ranks);
     rv_free(plan->first);
     *plan = (rv_plan){0};
 }

@@ -5,6 +5,7 @@
 #ifndef RV_PIPELINE_PLAN_H
 #define RV_PIPELINE_PLAN_H
 
+#include "pipeline/blocks.h"
 #include "pipeline/cost.h"
 #include "pipeline/internal.h"
 
@@ -15,6 +16,7 @@ extern "C" {
 typedef struct rv_plan_desc {
     rv_cost_desc cost; /* train->chunks: as fixed; busy is ignored */
     int stages;
+    int workers;                   /* that share out the stages' work; 0: each has its own */
     const rv_generator *generator; /* NULL: the best */
     const char *file;              /* a schedule in text form instead; or NULL */
     int slots;                     /* 0: the fewest that reach full speed */
@@ -64,7 +66,9 @@ typedef struct rv_cost_points {
 /* Zeroed = empty. Times in seconds. */
 typedef struct rv_plan {
     int stages, micros, chunks;
-    int *first; /* [stages + 1] layers */
+    int workers;    /* as many as stages where each has its own */
+    rv_ranks ranks; /* by which they do; zeroed: each has its own */
+    int *first;     /* [stages + 1] layers */
     rv_schedule schedule;
     double step, bubble;  /* seconds; the share of the stages' time, U and NORM left out */
     double from, until;   /* times of the schedule between which it is shown */

@@ -19,6 +19,7 @@ typedef struct trial {
     int from, to, updates; /* the pipe is full from `from` on; looked at until `to`; simulated */
     rv_schedule schedule;  /* the one tried last */
     double period;
+    rv_ranks ranks; /* the same, of a mode of blocks */
 } trial;
 
 static trial trial_of(rv_plan_search *s, const rv_delay_desc *delay, int chunks) {
@@ -33,15 +34,29 @@ static trial trial_of(rv_plan_search *s, const rv_delay_desc *delay, int chunks)
                    .updates = 2 * settled + look};
 }
 
+/* Workers share the stages. */
+static rv_status try_blocks(trial *t, const rv_costs *costs, int slots) {
+    rv_status status = RV_OK;
+    rv_ranks_finish(&t->ranks);
+    TRY(rv_ranks_init(&t->ranks, t->search->stages, t->chunks, t->search->workers, costs));
+    TRY(rv_schedule_blocks(t->delay, &t->ranks, costs, t->updates, slots, &t->schedule));
+out:
+    return status;
+}
+
 static rv_status try_slots(trial *t, int slots) {
     rv_status status = RV_OK;
     rv_plan_search *s = t->search;
     rv_costs costs;
     rv_schedule_finish(&t->schedule);
     TRY(rv_plan_costs(s, t->chunks, &costs));
-    TRY(rv_schedule_endless(t->delay, s->stages, s->micros, t->chunks, t->updates, slots,
-                            &t->schedule));
-    TRY(rv_schedule_simulate(&t->schedule, &costs, NULL));
+    if (t->delay->mode->blocks) {
+        TRY(try_blocks(t, &costs, slots));
+    } else {
+        TRY(rv_schedule_endless(t->delay, s->stages, s->micros, t->chunks, t->updates, slots,
+                                &t->schedule));
+        TRY(rv_schedule_simulate(&t->schedule, &costs, NULL));
+    }
     t->period =
         (rv_schedule_made(&t->schedule, 0, t->to) - rv_schedule_made(&t->schedule, 0, t->from)) /
         (t->to - t->from);
@@ -122,6 +137,8 @@ static rv_status tell(trial *t, rv_plan *plan) {
     double work = 0;
     plan->schedule = t->schedule;
     t->schedule = (rv_schedule){0};
+    plan->ranks = t->ranks;
+    t->ranks = (rv_ranks){0};
     TRY(rv_plan_adopt(t->search, plan));
     plan->delay = *t->delay;
     plan->step = t->period;
@@ -130,7 +147,7 @@ static rv_status tell(trial *t, rv_plan *plan) {
         work += plan->micros * (cost->f + cost->b + cost->w);
         TRY(stage_tell(t, plan, s));
     }
-    plan->bubble = t->period > 0 ? 1 - work / (plan->stages * t->period) : 0;
+    plan->bubble = t->period > 0 ? 1 - work / (plan->workers * t->period) : 0;
     picture_choose(t, plan);
     int group = rv_group_2bw(plan->stages, plan->chunks);
     bool always_one = t->delay->mode->batch && t->delay->mode->stash;
@@ -146,6 +163,7 @@ rv_status rv_plan_seek_endless(rv_plan_search *s, rv_plan *plan) {
     TRY(fit(&t, &plan->searched.least));
     TRY(tell(&t, plan));
 out:
+    rv_ranks_finish(&t.ranks);
     rv_schedule_finish(&t.schedule);
     return status;
 }
@@ -161,6 +179,7 @@ rv_status rv_plan_endless_rival(rv_plan_search *s, int chunks, const rv_delay_de
     for (int i = 0; i < s->stages; i++)
         if (t.schedule.forecast.peak[i] > rival->peak) rival->peak = t.schedule.forecast.peak[i];
 out:
+    rv_ranks_finish(&t.ranks);
     rv_schedule_finish(&t.schedule);
     return status;
 }

@@ -86,10 +86,11 @@ json_t *rv_plan_json(const rv_plan *plan, const rv_net *net) {
         json_array_append_new(rivals, rival_json(&plan->rivals[i], plan->step));
     if (picture_json(plan, lines) != RV_OK) json_array_clear(lines);
     return json_pack(
-        "{s:s, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o, "
+        "{s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, "
+        "s:o, "
         "s:o, s:o, s:o}",
-        "schedule", plan->schedule.name, "stages", plan->stages, "chunks", plan->chunks,
-        "micro_batches", plan->micros, "slots", plan->schedule.slots, "makespan_ms",
+        "schedule", plan->schedule.name, "stages", plan->stages, "workers", plan->workers, "chunks",
+        plan->chunks, "micro_batches", plan->micros, "slots", plan->schedule.slots, "makespan_ms",
         1e3 * plan->step, "bubble", plan->bubble, "lower_bound_ms", 1e3 * plan->bound,
         "one_device_ms", 1e3 * plan->serial, "speed_up", plan->serial / plan->step, "peak_bytes",
         plan->bytes, "copy_bytes", plan->copy, "latency_ms", 1e3 * plan->latency, "bytes_per_s",

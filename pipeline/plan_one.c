@@ -5,7 +5,8 @@ rv_status rv_plan_one(const rv_net *net, const rv_train_desc *train, rv_plan *ou
     rv_status status = RV_OK;
     static const double one = 1;
     const rv_costs costs = {.f = &one, .b = &one, .w = &one};
-    rv_plan plan = {.stages = 1, .micros = train->micro_batches, .chunks = train->chunks};
+    rv_plan plan = {
+        .stages = 1, .workers = 1, .micros = train->micro_batches, .chunks = train->chunks};
     *out = (rv_plan){0};
     TRY(rv_alloc(2, sizeof *plan.first, "cuts", &plan.first));
     TRY(rv_alloc(1, sizeof *plan.stage, "stages", &plan.stage));

@@ -202,6 +202,7 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
                           .points = points,
                           .first = plan->first,
                           .stages = plan->stages,
+                          .workers = plan->workers,
                           .micros = plan->micros,
                           .steps = desc->cost.net->desc->steps,
                           .latency = plan->latency,
@@ -395,6 +396,7 @@ static rv_status rivals_endless(rv_plan_search *s, rv_plan *plan) {
     for (int row = 0; row < table->count; row++) {
         const rv_delay_desc other = {.mode = (const void *)rv_table_row(table, row)};
         if (other.mode->batch != s->delay->mode->batch && s->micros > 1) continue;
+        if (other.mode->blocks != s->delay->mode->blocks) continue; /* of other stages */
         TRY(rv_plan_endless_rival(s, plan->chunks, &other, &plan->rivals[plan->rival_count++]));
     }
 out:
@@ -405,7 +407,7 @@ rv_status rv_plan_rivals(rv_plan_search *s, rv_plan *plan) {
     rv_status status = RV_OK;
     size_t most = (size_t)(rv_generator_table()->count + rv_delay_table()->count);
     TRY(rv_alloc(most, sizeof *plan->rivals, "schedules", &plan->rivals));
-    TRY(rivals_of_steps(s, plan));
+    if (!s->delay || !s->delay->mode->blocks) TRY(rivals_of_steps(s, plan));
     if (s->delay) TRY(rivals_endless(s, plan));
 out:
     return status;

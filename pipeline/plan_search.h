@@ -16,7 +16,7 @@ typedef struct rv_plan_search {
     const rv_plan_desc *desc;
     const rv_cost_points *points;
     const int *first; /* [stages + 1] layers */
-    int stages, micros, steps;
+    int stages, workers, micros, steps;
     double latency;
     double copies; /* floats kept for every trained weight: itself, gradient, optimiser */
     double *f, *b, *w, *u, *norm, *once[RV_WORK_BW];

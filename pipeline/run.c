@@ -15,13 +15,17 @@
 
 /* ---- bells ------------------------------------------------------------------------------ */
 
-/* Called by links from any thread. A signal is enough: only the stage's own worker sleeps here. */
+/* Called by links from any thread. All who sleep here look again. */
 void rv_bell_ring(void *self) {
     rv_bell *b = self;
     pthread_mutex_lock(&b->lock);
     b->count++;
-    pthread_cond_signal(&b->rung);
+    pthread_cond_broadcast(&b->rung);
     pthread_mutex_unlock(&b->lock);
+}
+
+rv_bell *rv_run_bell(rv_pipeline *p, int stage) {
+    return p->crew ? rv_run_crew_bell(p->crew) : &p->workers[stage].bell;
 }
 
 /* To be read before an attempt, and handed to bell_wait after it. */
@@ -63,7 +67,7 @@ void rv_run_fail(rv_pipeline *p, const rv_stage *stage) {
     for (int i = 0; i < EDGES * (p->stages - 1); i++)
         if (p->links[i]) p->links[i]->ops->abort(p->links[i]);
     for (int s = 0; s < p->stages; s++)
-        rv_bell_ring(&p->workers[s].bell);
+        rv_bell_ring(rv_run_bell(p, s));
 }
 
 /* Errors belong to threads: the first one, kept from a worker, becomes that of the calling thread.
@@ -135,7 +139,7 @@ static void *worker_main(void *argument) {
         seen = p->round;
         pthread_mutex_unlock(&p->lock);
         if (stop) return NULL;
-        worker_run(w);
+        (p->crew ? rv_run_crew : worker_run)(w);
         pthread_mutex_lock(&p->lock);
         if (--p->busy == 0) pthread_cond_signal(&p->done);
         pthread_mutex_unlock(&p->lock);
@@ -148,7 +152,7 @@ void rv_run_round(rv_pipeline *p) {
     rv_guard_begin(&p->guard);
     pthread_mutex_lock(&p->lock);
     p->round++;
-    p->busy = p->stages;
+    p->busy = p->threads;
     pthread_cond_broadcast(&p->go);
     pthread_mutex_unlock(&p->lock);
 }
@@ -182,13 +186,13 @@ static rv_status threads_start(rv_pipeline *p) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    for (int s = 0; s < p->stages && status == RV_OK; s++) {
+    for (int s = 0; s < p->threads && status == RV_OK; s++) {
         rv_worker *w = &p->workers[s];
         int error = pthread_create(&w->thread, NULL, worker_main, w);
         w->started = error == 0;
         if (error)
-            status =
-                rv_fail(RV_RESOURCE, "cannot start the thread of stage %d: %s", s, strerror(error));
+            status = rv_fail(RV_RESOURCE, "cannot start the thread of worker %d: %s", s,
+                             strerror(error));
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return status;
@@ -201,54 +205,8 @@ static void threads_stop(rv_pipeline *p) {
     p->stop = true;
     pthread_cond_broadcast(&p->go);
     pthread_mutex_unlock(&p->lock);
-    for (int s = 0; s < p->stages; s++)
+    for (int s = 0; s < p->threads; s++)
         if (p->workers[s].started) pthread_join(p->workers[s].thread, NULL);
-}
-
-/* ---- one thread, random order ----------------------------------------------------------- */
-
-/* A number from a counter and the seed: the same seed gives the same order on every machine, so
- * what goes wrong in one order can be looked at again. */
-static int draw(rv_pipeline *p, int below) {
-    uint32_t out[4];
-    const uint32_t counter[4] = {(uint32_t)p->turns, (uint32_t)(p->turns >> 32), 0, 0};
-    p->turns++;
-    rv_philox(out, counter, p->desc.seed);
-    return (int)(out[0] % (uint32_t)below);
-}
-
-/* From a stage drawn at random on, the first that can go goes. */
-bool rv_run_turn(rv_pipeline *p, int *ended) {
-    int from = draw(p, p->stages);
-    rv_turn turn = RV_TURN_WAIT;
-    *ended = 0;
-    for (int k = 0; k < p->stages && turn != RV_TURN_DONE; k++) {
-        rv_worker *w = &p->workers[(from + k) % p->stages];
-        rv_link *edge;
-        if (rv_stage_step(w->stage, &turn, &edge) != RV_OK) {
-            rv_run_fail(p, w->stage);
-            return false;
-        }
-        *ended += turn == RV_TURN_END;
-        w->made = w->stage->weights.made;
-    }
-    return turn == RV_TURN_DONE;
-}
-
-/* If none can go, and each was asked again as often as a slow link may need, none ever will. */
-static void seeded_round(rv_pipeline *p) {
-    enum { PATIENCE = 1000 };
-    for (int idle = 0, ended; idle < PATIENCE;) {
-        idle = rv_run_turn(p, &ended) ? 0 : idle + 1;
-        if (ended == p->stages || rv_flag_get(&p->failed)) return;
-    }
-    for (int s = 0; s < p->stages; s++) {
-        const rv_stage *stage = p->workers[s].stage;
-        if (stage->at == stage->count) continue;
-        /* Of all that are stuck the first stage is named; its item says what it was about to do. */
-        if (rv_fail(RV_INTERNAL, "nothing can go on") != RV_OK) rv_run_fail(p, stage);
-        return;
-    }
 }
 
 /* ---- making ----------------------------------------------------------------------------- */
@@ -270,8 +228,8 @@ static rv_status link_open(rv_pipeline *p, int edge, int s, int from, int to, in
         .bytes = bytes,
         .from_device = &p->workers[from].device,
         .to_device = &p->workers[to].device,
-        .sender = {sleeps ? rv_bell_ring : NULL, &p->workers[from].bell},
-        .receiver = {sleeps ? rv_bell_ring : NULL, &p->workers[to].bell},
+        .sender = {sleeps ? rv_bell_ring : NULL, rv_run_bell(p, from)},
+        .receiver = {sleeps ? rv_bell_ring : NULL, rv_run_bell(p, to)},
     };
     return transport->open(transport, &desc, link_at(p, edge, s));
 }
@@ -346,7 +304,7 @@ static rv_status stage_open(rv_pipeline *p, int s) {
         .total_steps = desc->total_steps,
         .schedule = desc->schedule,
         .writer = p->writer,
-        .wake = {desc->driver == RV_DRIVER_THREADS ? rv_bell_ring : NULL, &w->bell},
+        .wake = {desc->driver == RV_DRIVER_THREADS ? rv_bell_ring : NULL, rv_run_bell(p, s)},
         .flow = p->flow,
         .rule = p->flow ? rv_delay_rule_of(desc->delay, &shape) : (rv_delay_rule){0},
     };
@@ -385,6 +343,7 @@ static rv_status watch_open(rv_pipeline *p) {
     if (p->desc.driver != RV_DRIVER_THREADS) goto out;
     TRY(rv_timeline_create(p->desc.trace, p->desc.schedule, p->links, EDGES * (p->stages - 1),
                            &p->timeline));
+    rv_timeline_workers(p->timeline, p->threads);
     for (int s = 0; s < p->stages; s++) {
         p->workers[s].stage->track = rv_timeline_track(p->timeline, s);
         rv_tapes_watch(p->workers[s].stage->tapes, p->timeline);
@@ -403,6 +362,10 @@ rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
     pthread_condattr_t monotonic;
     *out = NULL;
     bool endless = desc->delay && desc->delay->mode;
+    if (endless && desc->delay->mode->blocks &&
+        (!desc->ranks || desc->ranks->stages != schedule->stages ||
+         desc->ranks->workers > schedule->stages || desc->ranks->chunks != train->chunks))
+        FAIL(RV_INTERNAL, "the workers of the plan are of other stages than the recipe's");
     if (endless && (schedule->chunks != train->chunks || schedule->group != train->micro_batches))
         FAIL(RV_INTERNAL, "the plan is of other chunks or micro-batches than the recipe");
     if (!endless && (schedule->micros != train->micro_batches ||
@@ -415,6 +378,7 @@ rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
     if (!endless) TRY(rv_schedule_check_canonical(schedule));
     TRY(rv_alloc(1, sizeof *p, "a pipeline", &p));
     p->desc = *desc, p->stages = schedule->stages;
+    p->threads = desc->ranks ? desc->ranks->workers : p->stages;
     pthread_mutex_init(&p->lock, NULL); /* on Linux these cannot fail */
     pthread_cond_init(&p->go, NULL);
     /* Waits for `done` have a time limit, which a change of the date must not move. */
@@ -432,7 +396,9 @@ rv_status rv_pipeline_create(const rv_pipeline_desc *desc, rv_pipeline **out) {
     /* Only where every stage gets processors of its own. Else pinning would pile stages onto some
      * of them while others have nothing to do. */
     if (endless) TRY(rv_run_flow_open(p));
-    p->pinned = desc->driver == RV_DRIVER_THREADS && p->stages * desc->threads <= rv_host_threads();
+    if (desc->ranks) TRY(rv_run_crew_open(p));
+    p->pinned = desc->driver == RV_DRIVER_THREADS && !p->crew &&
+                p->stages * desc->threads <= rv_host_threads();
     TRY(writer_open(p));
     for (int s = 0; s < p->stages; s++)
         TRY(stage_open(p, s));
@@ -465,6 +431,7 @@ void rv_pipeline_destroy(rv_pipeline *p) {
     }
     rv_guard_finish(&p->guard);
     rv_flow_destroy(p->flow);
+    rv_run_crew_close(p);
     rv_free(p->links);
     rv_free(p->workers);
     pthread_cond_destroy(&p->done);
@@ -488,7 +455,7 @@ static rv_status run_round(rv_pipeline *p, const rv_batch *batch, bool training,
     if (p->desc.driver == RV_DRIVER_THREADS)
         threads_round(p);
     else
-        seeded_round(p);
+        rv_run_seeded(p);
     if (p->timeline) rv_timeline_end(p->timeline);
     TRY(rv_run_outcome(p));
     *out = p->workers[p->stages - 1].stage->result;

@@ -6,6 +6,7 @@
 #ifndef RV_PIPELINE_RUN_H
 #define RV_PIPELINE_RUN_H
 
+#include "pipeline/blocks.h"
 #include "pipeline/stage.h"
 #include "pipeline/timeline.h"
 
@@ -27,7 +28,8 @@ typedef struct rv_pipeline_desc {
     const rv_schedule *schedule; /* of one step, with its U, simulated; borrowed */
     /* With a mode: stages never flush, and `schedule` is rv_schedule_endless of it. Borrowed. */
     const rv_delay_desc *delay;
-    const int *first;              /* [stages + 1]: stage s has layers first[s] .. first[s+1]-1 */
+    const rv_ranks *ranks; /* with a mode of blocks: how its workers share the stages. Borrowed. */
+    const int *first;      /* [stages + 1]: stage s has layers first[s] .. first[s+1]-1 */
     const rv_device_list *devices; /* of the stages, over and over; NULL: the CPU */
     rv_isa isa;
     int threads;                   /* per stage */

@@ -57,7 +57,7 @@ static bool threaded(const rv_pipeline *p) {
 
 static void wake_all(rv_pipeline *p) {
     for (int s = 0; s < p->stages; s++)
-        rv_bell_ring(&p->workers[s].bell);
+        rv_bell_ring(rv_run_bell(p, s));
 }
 
 static int64_t made_by_all(const rv_pipeline *p) {

@@ -29,6 +29,8 @@ typedef struct rv_bell {
     unsigned long count;
 } rv_bell;
 
+typedef struct rv_crew rv_crew; /* threads that share the stages (run_crew.c) */
+
 typedef struct rv_worker {
     rv_pipeline *pipeline;
     rv_stage *stage;
@@ -44,8 +46,10 @@ typedef struct rv_worker {
 struct rv_pipeline {
     rv_pipeline_desc desc;
     int stages;
-    rv_worker *workers;
-    rv_link **links; /* [EDGES][stages - 1] */
+    int threads;        /* workers [0, threads) have one; as many as stages, but with a crew */
+    rv_worker *workers; /* [stages] */
+    rv_crew *crew;      /* NULL: each thread steps the stage of its worker */
+    rv_link **links;    /* [EDGES][stages - 1] */
     rv_guard guard;
     rv_writer *writer;     /* of spilled tapes; NULL: none */
     rv_timeline *timeline; /* NULL: the seeded driver */
@@ -68,6 +72,7 @@ struct rv_pipeline {
 
 /* Called by links from any thread. */
 void rv_bell_ring(void *self);
+rv_bell *rv_run_bell(rv_pipeline *p, int stage); /* where who steps the stage sleeps */
 /* The first error is kept, with where it happened (stage NULL: everywhere), and stops all. */
 void rv_run_fail(rv_pipeline *p, const rv_stage *stage);
 /* The first error becomes the calling thread's. */
@@ -77,8 +82,17 @@ RV_CHECKED rv_status rv_run_outcome(rv_pipeline *p);
 void rv_run_watch(rv_pipeline *p, double *look);
 /* Begin a round of the workers. */
 void rv_run_round(rv_pipeline *p);
-/* One turn of the one-thread driver: *ended stages have nothing to do; false: nothing could go. */
+/* A round of the one-thread driver (run_seeded.c). */
+void rv_run_seeded(rv_pipeline *p);
+/* One turn of it: *ended stages have nothing to do; false: nothing could go. */
 bool rv_run_turn(rv_pipeline *p, int *ended);
+
+/* run_crew.c */
+RV_CHECKED rv_status rv_run_crew_open(rv_pipeline *p);
+void rv_run_crew_close(rv_pipeline *p);
+rv_bell *rv_run_crew_bell(rv_crew *crew);
+/* A round, in the thread of worker w. */
+void rv_run_crew(rv_worker *w);
 
 /* run_flow.c */
 RV_CHECKED rv_status rv_run_flow_open(rv_pipeline *p);

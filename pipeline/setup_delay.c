@@ -21,7 +21,8 @@ static rv_status placed(const rv_config *config, const char *section, const char
 }
 
 /* What a stage that never waits has no place for. */
-static rv_status able(const rv_config *config, const char *mode, const char *schedule_file) {
+static rv_status able(const rv_config *config, const rv_delay_mode *mode,
+                      const char *schedule_file) {
     const struct {
         bool found;
         const char *section, *key, *why;
@@ -31,15 +32,17 @@ static rv_status able(const rv_config *config, const char *mode, const char *sch
         {config->chunks_auto, "pipeline", "chunks", "has delays by chunks: give their number"},
         {config->health_policy == RV_HEALTH_SKIP_STEP, "health", "policy",
          "cannot take an update back: use abort"},
+        {mode->blocks && config->cut_count, "pipeline", "cuts",
+         "has every block as a stage: leave it out"},
     };
     for (size_t i = 0; i < sizeof cannot / sizeof *cannot; i++)
         if (cannot[i].found)
             return placed(config, cannot[i].section, cannot[i].key,
                           rv_fail(RV_CONFIG, "\"%s.%s\": schedule %s %s", cannot[i].section,
-                                  cannot[i].key, mode, cannot[i].why));
+                                  cannot[i].key, mode->row.name, cannot[i].why));
     if (schedule_file)
         return rv_fail(RV_CONFIG, "%s is the order of one step, schedule %s has no steps",
-                       schedule_file, mode);
+                       schedule_file, mode->row.name);
     return RV_OK;
 }
 
@@ -69,7 +72,7 @@ rv_status rv_setup_delay(rv_setup *setup, const char *schedule_file) {
     rv_delay_desc *delay = &setup->delay;
     delay->mode = (const void *)rv_table_find(rv_delay_table(), config->schedule);
     TRY(corrections_add(config, delay));
-    if (delay->mode) TRY(able(config, config->schedule, schedule_file));
+    if (delay->mode) TRY(able(config, delay->mode, schedule_file));
     if (delay->mode && !delay->mode->batch) {
         if (train->batch % train->micro_batches != 0)
             TRY(placed(

@@ -74,6 +74,11 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         .delay = &setup->delay,
     };
     TRY(generator_of(config, &desc.generator));
+    if (setup->delay.mode && setup->delay.mode->blocks) {
+        desc.workers = desc.stages;
+        desc.stages = setup->net->block_count;
+        desc.cuts = setup->net->block_first + 1;
+    }
     if (config->pipeline_memory > 0) {
         /* The limit is for the whole process: data and network have taken their part already. */
         desc.memory = config->pipeline_memory - rv_host_resident();
@@ -126,6 +131,7 @@ rv_status rv_setup_pipeline(rv_setup *setup, const rv_plan *plan, rv_version *st
         .total_steps = total_steps,
         .schedule = &plan->schedule,
         .delay = &setup->delay,
+        .ranks = plan->ranks.workers ? &plan->ranks : NULL,
         .first = plan->first,
         .devices = &setup->devices,
         .isa = rv_device_isa(&setup->device),

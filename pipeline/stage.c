@@ -102,7 +102,8 @@ static rv_status make_tapes(rv_stage *stage) {
         .rows = rows_most(stage),
         .micros = desc->train->micro_batches + stage->flights,
         .chunks = desc->train->chunks,
-        .records = desc->schedule->forecast.peak[desc->index],
+        .records =
+            desc->flow ? rv_order_tapes(&stage->order) : desc->schedule->forecast.peak[desc->index],
         .writer = desc->writer,
         .wake = desc->wake,
         .stage = desc->index,
@@ -247,28 +248,27 @@ void rv_stage_flow(rv_stage *stage) {
     rv_order_start(&stage->order, stage->weights.made);
 }
 
-/* `at` says whether the list of one has its item. */
-static void flow_look(rv_stage *stage) {
-    int64_t limit = rv_flow_fed(stage->desc.flow) * stage->desc.train->micro_batches;
-    stage->at = rv_order_next(&stage->order, limit, &stage->next) ? 0 : 1;
+int rv_stage_offers(const rv_stage *stage, rv_work offers[RV_OFFERS]) {
+    if (!stage->batch)
+        return rv_order_offers(&stage->order,
+                               rv_flow_fed(stage->desc.flow) * stage->desc.train->micro_batches,
+                               offers);
+    if (stage->at == stage->count) return 0;
+    offers[0] = stage->list[stage->at];
+    return 1;
 }
 
 /* `at` moves on only when an item is done: one that waits is tried again as a whole, and after an
- * error it still names the item that failed. */
-rv_status rv_stage_step(rv_stage *stage, rv_turn *turn, rv_link **edge) {
+ * error it still names the item that failed. An endless order has its item in a list of one. */
+rv_status rv_stage_try(rv_stage *stage, const rv_work *work, rv_turn *turn, rv_link **edge) {
     static const rv_item items[RV_WORK_KINDS] = {
         [RV_WORK_F] = rv_item_forward, [RV_WORK_B] = rv_item_backward,
         [RV_WORK_W] = rv_item_weight,  [RV_WORK_BW] = rv_item_backward,
         [RV_WORK_U] = rv_item_update,  [RV_WORK_NORM] = rv_item_norm,
     };
     rv_status status = RV_OK;
-    const rv_device *device = stage->desc.device;
-    *turn = RV_TURN_END;
     *edge = NULL;
-    if (!stage->batch) flow_look(stage);
-    /* Between steps the host reads and writes what the ops of a step have left. */
-    if (stage->at == stage->count) return device->ops->queue_sync(device->ctx, NULL);
-    const rv_work *work = &stage->list[stage->at];
+    if (!stage->batch) stage->next = *work, stage->at = 0;
     TRY(items[work->kind](stage, work, edge));
     *turn = *edge ? RV_TURN_WAIT : RV_TURN_DONE;
     if (*edge) goto out;
@@ -278,6 +278,26 @@ rv_status rv_stage_step(rv_stage *stage, rv_turn *turn, rv_link **edge) {
         rv_order_done(&stage->order, work);
     /* Nothing an item leaves behind may lie in the arena: state, tapes and messages hold it all. */
     rv_arena_reset(&stage->arena);
+out:
+    return status;
+}
+
+rv_status rv_stage_end(rv_stage *stage) {
+    const rv_device *device = stage->desc.device;
+    if (!stage->batch) stage->at = stage->count;
+    /* Between steps the host reads and writes what the ops of a step have left. */
+    return device->ops->queue_sync(device->ctx, NULL);
+}
+
+rv_status rv_stage_step(rv_stage *stage, rv_turn *turn, rv_link **edge) {
+    rv_status status = RV_OK;
+    rv_work offers[RV_OFFERS];
+    int count = rv_stage_offers(stage, offers);
+    *turn = RV_TURN_END;
+    *edge = NULL;
+    if (count == 0) return rv_stage_end(stage);
+    for (int i = 0; i < count && *turn != RV_TURN_DONE; i++)
+        TRY(rv_stage_try(stage, &offers[i], turn, edge));
 out:
     return status;
 }

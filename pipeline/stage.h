@@ -116,6 +116,13 @@ typedef enum rv_turn {
     RV_TURN_WAIT, /* it would wait for *edge */
     RV_TURN_END   /* the list is at its end */
 } rv_turn;
+/* Items that may go next; more than one where its order is split. Returns how many; 0: the end. */
+int rv_stage_offers(const rv_stage *stage, rv_work offers[RV_OFFERS]);
+/* Run one of them, or find that it would wait. Errors as below. */
+RV_CHECKED rv_status rv_stage_try(rv_stage *stage, const rv_work *work, rv_turn *turn,
+                                  rv_link **edge);
+/* None is left to go: the ops of all have ended when it returns. */
+RV_CHECKED rv_status rv_stage_end(rv_stage *stage);
 /* Run at most one item. An error is that of the item: rv_stage_item names it. */
 RV_CHECKED rv_status rv_stage_step(rv_stage *stage, rv_turn *turn, rv_link **edge);
 /* "stage 1, B3.0, layer "fc2"": where a stage is. Returns text. */

@@ -375,6 +375,7 @@ rv_status rv_item_weight(rv_stage *stage, const rv_work *work, rv_link **edge) {
     if (!it.pass.tape) FAIL(RV_INTERNAL, "the tape of this chunk is not there");
     if (it.B > 0) TRY(rv_net_weight(&it.pass));
     rv_tapes_leave(stage->tapes, cell_of(&it));
+    tell(&it, it.pass.version);
 out:
     stage->layer = it.pass.layer;
     return status;

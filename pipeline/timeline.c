@@ -20,7 +20,7 @@ typedef enum grade { COLD_ROUND, DISTURBED, CLEAN } grade;
 
 struct rv_timeline {
     const rv_schedule *schedule;
-    int stages;
+    int stages, workers;
     rv_track *track[2]; /* [stages]; stages use track[0] */
     rv_track *wrote;    /* [stages + 1] spans of writers, last of checkpoints; under `lock` */
     pthread_mutex_t lock;
@@ -79,7 +79,7 @@ rv_status rv_timeline_create(const char *path, const rv_schedule *schedule, rv_l
     rv_timeline *it = NULL;
     *out = NULL;
     TRY(rv_alloc(1, sizeof *it, "a timeline", &it));
-    it->schedule = schedule, it->stages = schedule->stages;
+    it->schedule = schedule, it->stages = it->workers = schedule->stages;
     it->most = rv_schedule_updates(schedule) > 1 ? ITEMS / items_of(schedule, 0) + 1 : 1;
     (void)pthread_mutex_init(&it->lock, NULL); /* Linux: cannot fail */
     TRY(rv_alloc((size_t)it->stages, sizeof *it->times, "a timeline", &it->times));
@@ -94,6 +94,10 @@ rv_status rv_timeline_create(const char *path, const rv_schedule *schedule, rv_l
 out:
     rv_timeline_destroy(it);
     return status;
+}
+
+void rv_timeline_workers(rv_timeline *it, int workers) {
+    it->workers = workers;
 }
 
 rv_track *rv_timeline_track(rv_timeline *it, int stage) {
@@ -302,7 +306,7 @@ void rv_timeline_times(const rv_timeline *it, int stage, rv_stage_times *out) {
 }
 
 double rv_timeline_bubble(const rv_timeline *it) {
-    return it->makespan > 0 ? 1 - it->busy / (it->stages * it->makespan) : NAN;
+    return it->makespan > 0 ? 1 - it->busy / (it->workers * it->makespan) : NAN;
 }
 
 const char *rv_timeline_flaw(rv_timeline *it) {

@@ -59,6 +59,8 @@ typedef struct rv_track {
  * NULL; all are borrowed. RV_CREATE: the file cannot be made. */
 RV_CHECKED rv_status rv_timeline_create(const char *path, const rv_schedule *schedule,
                                         rv_link *const *links, int link_count, rv_timeline **out);
+/* Workers that step the stages; as many as stages unless it is told. */
+void rv_timeline_workers(rv_timeline *timeline, int workers);
 void rv_timeline_destroy(rv_timeline *timeline); /* blocks until all is written */
 rv_track *rv_timeline_track(rv_timeline *timeline, int stage);
 
@@ -90,7 +92,7 @@ void rv_timeline_disturb(rv_timeline *timeline);
  * where there are none of them either. */
 int64_t rv_timeline_steps(const rv_timeline *timeline);
 void rv_timeline_times(const rv_timeline *timeline, int stage, rv_stage_times *out);
-/* 1 - busy / (stages * makespan), U and NORM left out, as planned ones; NAN: no step. */
+/* 1 - busy / (workers * makespan), U and NORM left out, as planned ones; NAN: no step. */
 double rv_timeline_bubble(const rv_timeline *timeline);
 /* Why the file is not whole; NULL: it is, or there is none. Between rounds. */
 const char *rv_timeline_flaw(rv_timeline *timeline);

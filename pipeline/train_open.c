@@ -232,7 +232,8 @@ static rv_status delay_cuts(const rv_training *training, int **cuts) {
     const int count = config->stages - 1;
     int *found = NULL;
     *cuts = NULL;
-    if (!training->resumed || !training->setup.delay.mode || config->cut_count || count < 1)
+    if (!training->resumed || !training->setup.delay.mode || training->setup.delay.mode->blocks ||
+        config->cut_count || count < 1)
         goto out;
     TRY(rv_alloc((size_t)count, sizeof *found, "cuts", &found));
     if (rv_setup_delay_cuts(rv_model_delay(training->resume.model), found, count) == count)

@@ -473,7 +473,7 @@ static void delayed_recipes_that_cannot_be_are_refused(void **state) {
         {"pipeline.corrections=[{lwp_v: 3}]", "an entry of"},
         {"pipeline.async_until=0", "pipeline.async_until"},
         {"pipeline.async_until=2epochs", "pipeline.async_until"},
-        {"pipeline.schedule=spikepipe", "found \"spikepipe\""},
+        {"pipeline.schedule=spikepip", "found \"spikepip\""},
     };
     deep_put("deep.yaml", "auto", "");
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)

@@ -227,8 +227,8 @@ static void delayed_plans_are_shown(void **state) {
     deep_put();
     for (int k = 0; k < rv_delay_table()->count; k++) {
         const char *mode = rv_table_row(rv_delay_table(), k)->name;
-        bool batch =
-            ((const rv_delay_mode *)(const void *)rv_table_row(rv_delay_table(), k))->batch;
+        const rv_delay_mode *row = (const void *)rv_table_row(rv_delay_table(), k);
+        const bool batch = row->batch;
         assert_int_equal(RUN("plan", "deep.yaml", "--stages", "2", "--chunks", "3", "--schedule",
                              mode, "--json"),
                          0);
@@ -237,9 +237,11 @@ static void delayed_plans_are_shown(void **state) {
         double sum = number(plan, "copy_bytes") + number(delay, "batches_bytes");
         assert_string_equal(json_string_value(json_object_get(plan, "schedule")), mode);
         assert_int_equal(number(plan, "micro_batches"), batch ? 2 : 1);
-        assert_true(fabs(number(delay, "speed_up_1f1b") -
-                         number(delay, "step_1f1b_ms") / number(plan, "makespan_ms")) < 1e-9);
-        assert_true(number(delay, "bubble_1f1b") > 0);
+        if (!row->blocks) { /* whose workers steps have not */
+            assert_true(fabs(number(delay, "speed_up_1f1b") -
+                             number(delay, "step_1f1b_ms") / number(plan, "makespan_ms")) < 1e-9);
+            assert_true(number(delay, "bubble_1f1b") > 0);
+        }
         json_array_foreach(json_object_get(plan, "stage"), s, stage) {
             const json_t *late = json_object_get(stage, "delay");
             const json_t *counts = json_object_get(late, "forward");
