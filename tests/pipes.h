@@ -161,7 +161,8 @@ typedef struct pipe_way {
     int threads;
     uint64_t seed;
     double clip;
-    bool sgd; /* with momentum; else adam */
+    bool sgd;  /* with momentum; else adam */
+    bool half; /* membranes of tapes in 16 bits */
     const rv_transport *transport;
     double timeout; /* and who is told, as in rv_pipeline_desc */
     void (*say)(void *user, const char *line);
@@ -185,6 +186,7 @@ static inline void pipe_open(small *s, const pipe_net *net, const pipe_way *way)
     net->layers(s);
     s->train.clip_norm = way->clip;
     if (way->sgd) pipe_sgd(s);
+    if (way->half) s->train.tape_dtype = RV_TAPE_FLOAT16;
     small_batch(s, PIPE_BATCH, net->frames, PIPE_OUT, 3);
     small_open(s, net->encoder, PIPE_STEPS, way->chunks, way->micros, 1);
 }

@@ -61,6 +61,23 @@ static void threads_with_late_links_are_the_oracle(void **state) {
             }
 }
 
+/* Membranes on tapes are rounded alike, whoever runs the step. */
+static void half_tapes_are_the_oracle(void **state) {
+    (void)state;
+    for (int k = 0; k < MODES; k++) {
+        const rv_delay_desc delay = desc_of(modes[k].words);
+        flow t;
+        const pipe_way way = {.stages = 3,
+                              .micros = modes[k].micros,
+                              .chunks = 1 + k % 3,
+                              .timeout = 20,
+                              .half = true};
+        flow_open(&t, &pipe_nets[k % 4 == 3 ? 2 : 0], &delay, &way);
+        flow_run(&t, modes[k].words, UPDATES / 2, 0);
+        flow_finish(&t);
+    }
+}
+
 /* After `until` updates every version is the newest, and nothing was lost or applied twice. */
 static void delay_that_ends_drains_clean(void **state) {
     (void)state;
@@ -107,6 +124,7 @@ static void two_equal_stages_are_always_busy(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_with_late_links_are_the_oracle),
+        cmocka_unit_test(half_tapes_are_the_oracle),
         cmocka_unit_test(delay_that_ends_drains_clean),
         cmocka_unit_test(two_equal_stages_are_always_busy),
     };
