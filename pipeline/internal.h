@@ -129,9 +129,11 @@ RV_CHECKED rv_status rv_setup_delay(rv_setup *setup, const char *schedule_file);
 /* The rest, once the number of training samples is known: when the delay ends, what goes together.
  */
 RV_CHECKED rv_status rv_setup_delay_check(rv_setup *setup, int64_t samples);
-/* What the versions in a checkpoint belong to: mode, corrections, stages and their cuts. */
-enum { RV_DELAY_WORDS = 1024 };
-void rv_setup_delay_words(const rv_setup *setup, char words[RV_DELAY_WORDS]);
+/* The device, open, has what a delayed schedule needs: else RV_CONFIG with its place. */
+RV_CHECKED rv_status rv_setup_delay_device(const rv_setup *setup);
+/* What the versions in a checkpoint belong to: mode, corrections, stages and their cuts. *words:
+ * rv_free. */
+RV_CHECKED rv_status rv_setup_delay_words(const rv_setup *setup, char **words);
 /* Cuts that such words tell, at most `most`; how many. */
 int rv_setup_delay_cuts(const char *words, int *cuts, int most);
 /* RV_CONFIG when the recipe has anything of it: `what` cannot do that. */

@@ -43,7 +43,7 @@ rv_status rv_saver_create(const rv_setup *setup, rv_run *run, const char *recipe
                           const char *digest, rv_health *health, bool fresh, rv_saver **out) {
     rv_status status = RV_OK;
     rv_saver *saver = NULL;
-    char words[RV_DELAY_WORDS];
+    char *words = NULL;
     *out = NULL;
     TRY(rv_alloc(1, sizeof *saver, "a saver", &saver));
     saver->setup = setup;
@@ -59,7 +59,7 @@ rv_status rv_saver_create(const rv_setup *setup, rv_run *run, const char *recipe
     saver->model.health = rv_health_state(health, &saver->model.health_count);
     saver->model.versions = rv_engine_versions(setup->engine, &saver->model.version_count);
     if (saver->model.versions) {
-        rv_setup_delay_words(setup, words);
+        TRY(rv_setup_delay_words(setup, &words));
         saver->model.delay = words;
     }
     TRY(path_of(run, "last.h5", &saver->last));
@@ -72,6 +72,7 @@ rv_status rv_saver_create(const rv_setup *setup, rv_run *run, const char *recipe
     *out = saver;
     saver = NULL;
 out:
+    rv_free(words);
     rv_saver_destroy(saver);
     return status;
 }

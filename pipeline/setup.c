@@ -74,6 +74,7 @@ rv_status rv_setup_device(rv_setup *setup, const char *isa, int threads) {
     TRY(rv_device_parse(setup->config ? setup->config->device : "cpu", &setup->devices));
     rv_device_choose(&setup->devices);
     TRY(rv_device_open_at(&setup->devices, 0, level, setup->threads, &setup->device));
+    TRY(rv_setup_delay_device(setup));
 out:
     return status;
 }

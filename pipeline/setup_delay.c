@@ -97,24 +97,41 @@ rv_status rv_setup_delay_check(rv_setup *setup, int64_t samples) {
                   rv_delay_check(&setup->delay, &config->train));
 }
 
+rv_status rv_setup_delay_device(const rv_setup *setup) {
+    const rv_config *config = setup->config;
+    if (!setup->delay.mode || !setup->device.ops->apart) return RV_OK;
+    return placed(config, "pipeline", "schedule",
+                  rv_fail(RV_CONFIG,
+                          "schedule %s keeps versions of weights, and updates on device %s make "
+                          "none: take device cpu, or a schedule that is not delayed",
+                          config->schedule, setup->device.ops->name));
+}
+
 #define CUTS "cut before layer"
 
-void rv_setup_delay_words(const rv_setup *setup, char words[RV_DELAY_WORDS]) {
+rv_status rv_setup_delay_words(const rv_setup *setup, char **words) {
     const rv_delay_desc *delay = &setup->delay;
     const rv_plan *plan = setup->plan;
     const rv_table *table = rv_correction_table();
-    int at = snprintf(words, RV_DELAY_WORDS, "%s, %d chunks, %d micro-batches, until %lld",
+    enum { HEAD = 256, CORRECTION = RV_NAME_MAX + 32, CUT = 12 };
+    const size_t size = HEAD + (size_t)table->count * CORRECTION + (size_t)plan->stages * CUT;
+    char *text = NULL;
+    *words = NULL;
+    rv_status status = rv_alloc(size, 1, "words of delayed stages", &text);
+    if (status) return status;
+    int at = snprintf(text, size, "%s, %d chunks, %d micro-batches, until %lld",
                       delay->mode->row.name, plan->chunks, plan->micros, (long long)delay->until);
-    for (int i = 0; i < table->count && at < RV_DELAY_WORDS; i++) {
+    for (int i = 0; i < table->count; i++) {
         const rv_correction *row = (const void *)rv_table_row(table, i);
         if (!delay->on[i]) continue;
-        at += snprintf(words + at, (size_t)(RV_DELAY_WORDS - at), ", %s", row->row.name);
-        if (row->parameter && at < RV_DELAY_WORDS)
-            at += snprintf(words + at, (size_t)(RV_DELAY_WORDS - at), " %.17g", delay->value[i]);
+        at += snprintf(text + at, size - (size_t)at, ", %s", row->row.name);
+        if (row->parameter) at += snprintf(text + at, size - (size_t)at, " %.17g", delay->value[i]);
     }
-    for (int s = 1; s < plan->stages && at < RV_DELAY_WORDS; s++)
-        at += snprintf(words + at, (size_t)(RV_DELAY_WORDS - at), "%s %d", s > 1 ? "" : ", " CUTS,
-                       plan->first[s]);
+    for (int s = 1; s < plan->stages; s++)
+        at +=
+            snprintf(text + at, size - (size_t)at, "%s %d", s > 1 ? "" : ", " CUTS, plan->first[s]);
+    *words = text;
+    return RV_OK;
 }
 
 int rv_setup_delay_cuts(const char *words, int *cuts, int most) {

@@ -62,6 +62,13 @@ static void say_plan(const rv_training *training) {
                         "warning: pipeline.truncate: gradients go back over at most %d chunk%s; "
                         "what lies longer ago is not learned from",
                         truncate, truncate == 1 ? "" : "s");
+    if (plan && plan->waits > 0)
+        rv_training_say(
+            training,
+            "warning: schedule %s with %d micro-batch%s an update waits for the version "
+            "before; from train.micro_batches %d on it does not (its bits are those "
+            "of the rule either way)",
+            plan->schedule.name, plan->micros, plan->micros == 1 ? "" : "es", plan->waits);
     if (!plan || plan->serial == 0) return; /* nothing was chosen */
     for (int s = 1; s < plan->stages && used < sizeof cuts; s++)
         used += (size_t)snprintf(cuts + used, sizeof cuts - used, "%s%s",
@@ -244,15 +251,19 @@ out:
 }
 
 static rv_status delay_match(const rv_training *training) {
-    char own[RV_DELAY_WORDS];
+    rv_status status = RV_OK;
+    char *own = NULL;
     if (!training->resumed || !training->setup.delay.mode) return RV_OK;
     const char *held = rv_model_delay(training->resume.model);
-    rv_setup_delay_words(&training->setup, own);
-    if (strcmp(held, own) == 0) return RV_OK;
-    return rv_fail(RV_CONFIG,
-                   "cannot resume with other delayed stages: the checkpoint is of %.300s, this is "
-                   "%.300s; a synchronous schedule goes on from its newest weights",
-                   *held ? held : "a synchronous run", own);
+    TRY(rv_setup_delay_words(&training->setup, &own));
+    if (strcmp(held, own) != 0)
+        FAIL(RV_CONFIG,
+             "cannot resume with other delayed stages: the checkpoint is of %.300s, this is "
+             "%.300s; a synchronous schedule goes on from its newest weights",
+             *held ? held : "a synchronous run", own);
+out:
+    rv_free(own);
+    return status;
 }
 
 static rv_status versions_load(rv_training *training) {

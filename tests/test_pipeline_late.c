@@ -174,6 +174,48 @@ static void runs_go_on_with_their_own_delay_alone(void **state) {
     ERROR(78, "the checkpoint is of a synchronous run", "train", "own.yaml", "--resume", "own");
 }
 
+/* What is saved of a delay has no length of its own: all cuts come back. */
+static void words_hold_every_cut(void **state) {
+    (void)state;
+    enum { MANY = 3000 };
+    rv_plan plan = {.stages = MANY, .chunks = 1, .micros = 1};
+    rv_setup setup = {.plan = &plan};
+    int *cuts = calloc(2 * MANY + 1, sizeof *cuts);
+    char *words = NULL;
+    assert_non_null(cuts);
+    plan.first = cuts;
+    setup.delay.mode = (const void *)rv_table_find(rv_delay_table(), "pb");
+    OK(rv_delay_add(&setup.delay, "lwp_v", "cap", 3));
+    for (int s = 0; s < MANY; s++)
+        plan.first[s] = 100000 + s;
+    OK(rv_setup_delay_words(&setup, &words));
+    assert_int_equal(rv_setup_delay_cuts(words, cuts + MANY, MANY), MANY - 1);
+    assert_memory_equal(plan.first + 1, cuts + MANY, (MANY - 1) * sizeof *cuts);
+    rv_free(words);
+    free(cuts);
+}
+
+static int count_of(const char *text, const char *word) {
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, word)); at += strlen(word))
+        count++;
+    return count;
+}
+
+/* A rule of batches whose parts are too few to fill the stages: one warning, and none with more. */
+static void batches_of_few_parts_are_told(void **state) {
+    (void)state;
+    const char *warning = "warning: schedule 2bw with";
+    late_mode mode = {"2bw", "[]", LATE_SGD, 2, 1};
+    late_recipe("few.yaml", &mode, "");
+    assert_int_equal(RUN("train", "few.yaml", "-o", "few"), 0);
+    assert_int_equal(count_of(err_text, warning), 1);
+    mode.micros = 4;
+    late_recipe("enough.yaml", &mode, "");
+    assert_int_equal(RUN("train", "enough.yaml", "-o", "enough"), 0);
+    assert_int_equal(count_of(err_text, warning), 0);
+}
+
 /* What a stage meets while others are ahead ends the run, and is told as in a step. */
 static void weights_that_burst_are_found(void **state) {
     (void)state;
@@ -207,6 +249,8 @@ int main(void) {
         cmocka_unit_test(signals_leave_whole_updates),
         cmocka_unit_test(stopped_runs_go_on_with_the_same_bits),
         cmocka_unit_test(runs_go_on_with_their_own_delay_alone),
+        cmocka_unit_test(words_hold_every_cut),
+        cmocka_unit_test(batches_of_few_parts_are_told),
         cmocka_unit_test(weights_that_burst_are_found),
         cmocka_unit_test(what_a_delayed_training_cannot_do_is_refused),
     };

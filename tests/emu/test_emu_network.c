@@ -154,6 +154,11 @@ static void what_cannot_run_is_refused_with_its_reason(void **state) {
     (void)state;
     ERROR(78, "has no kernels for recurrent neurons", "verify", "recipe.yaml", "--device", "emu:0",
           "--set", "network.hidden_lif.recurrent=true");
+    for (int k = 0; k < 2; k++)
+        ERROR(78, "updates on device emu make none: take device cpu", k ? "train" : "verify",
+              "recipe.yaml", "--device", "emu:0,1", "--stages", "2", "--schedule", "pb",
+              k ? "-o" : "--steps", k ? "delayed" : "2");
+    assert_true(access(in_folder("delayed"), F_OK) != 0);
     ERROR(69, "there is no device emu:8, but 8", "verify", "recipe.yaml", "--device", "emu:8");
     assert_int_equal(setenv("RV_EMU_DRIVER", "12040", 1), 0);
     ERROR(69, "the driver is too old: it is of CUDA 12.4, needed is 13.0", "verify", "recipe.yaml",
