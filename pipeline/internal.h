@@ -136,8 +136,6 @@ RV_CHECKED rv_status rv_setup_delay_device(const rv_setup *setup);
 RV_CHECKED rv_status rv_setup_delay_words(const rv_setup *setup, char **words);
 /* Cuts that such words tell, at most `most`; how many. */
 int rv_setup_delay_cuts(const char *words, int *cuts, int most);
-/* RV_CONFIG when the recipe has anything of it: `what` cannot do that. */
-RV_CHECKED rv_status rv_setup_delay_refuse(const rv_config *config, const char *what);
 /* The oracle on the plan's stages. */
 RV_CHECKED rv_status rv_setup_oracle(rv_setup *setup, const struct rv_plan *plan,
                                      int64_t total_steps, rv_engine **engine);

@@ -147,19 +147,6 @@ int rv_setup_delay_cuts(const char *words, int *cuts, int most) {
     return count;
 }
 
-rv_status rv_setup_delay_refuse(const rv_config *config, const char *what) {
-    const char *key = rv_table_find(rv_delay_table(), config->schedule) ? "schedule"
-                      : config->correction_count                        ? "corrections"
-                      : config->async_until                             ? "async_until"
-                                                                        : NULL;
-    if (!key) return RV_OK;
-    return placed(config, "pipeline", key,
-                  rv_fail(RV_CONFIG,
-                          "\"pipeline.%s\": verify runs delayed gradients and their "
-                          "corrections, %s does not yet",
-                          key, what));
-}
-
 rv_status rv_setup_oracle(rv_setup *setup, const rv_plan *plan, int64_t total_steps,
                           rv_engine **engine) {
     const rv_config *config = setup->config;

@@ -294,8 +294,6 @@ rv_status rv_training_open(rv_training *training) {
     TRY(rv_setup_delay(setup, options->schedule_file));
     stem_of(options->config, stem, sizeof stem);
     TRY(folder_claim(training, stem));
-    if (training->resumed && !setup->delay.mode)
-        TRY(rv_setup_delay_refuse(setup->config, "--resume"));
     TRY(delay_cuts(training, &cuts));
     wish.cuts = cuts;
     for (int split = 0; split < RV_SPLITS; split++)

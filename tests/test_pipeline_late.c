@@ -174,6 +174,28 @@ static void runs_go_on_with_their_own_delay_alone(void **state) {
     ERROR(78, "the checkpoint is of a synchronous run", "train", "own.yaml", "--resume", "own");
 }
 
+/* `scale` is of the rate and needs no delay: a synchronous run goes on with it. */
+static void synchronous_runs_go_on_scaled(void **state) {
+    (void)state;
+    if (!rv_h5_available()) skip();
+    late_mode mode = {"1f1b", "[{scale: {batch: 24}}]", LATE_SGD, 3, 1};
+    late_recipe("scaled.yaml", &mode, "");
+    assert_int_equal(RUN("train", "scaled.yaml", "-q", "-o", "scaled"), 0);
+    assert_int_equal(RUN("train", "scaled.yaml", "-q", "-o", "parts", "--set", "train.max_steps=5"),
+                     0);
+    assert_int_equal(
+        RUN("train", "scaled.yaml", "-q", "--resume", "parts", "--set", "train.max_steps=11"), 0);
+    assert_int_equal(RUN("train", "scaled.yaml", "-q", "--resume", "parts"), 0);
+    assert_int_equal(RUN("diff", "scaled", "parts"), 0);
+    assert_int_equal(
+        RUN("train", "scaled.yaml", "-q", "-o", "plain", "--set", "pipeline.corrections=[]"), 0);
+    assert_int_equal(RUN("diff", "scaled", "plain"), 1);
+    ERROR(78, "correction gc corrects a delay", "train", "scaled.yaml", "--resume", "parts",
+          "--set", "pipeline.corrections=[gc]");
+    ERROR(78, "pipeline.async_until ends a delayed schedule", "train", "scaled.yaml", "--resume",
+          "parts", "--set", "pipeline.async_until=9");
+}
+
 /* What is saved of a delay has no length of its own: all cuts come back. */
 static void words_hold_every_cut(void **state) {
     (void)state;
@@ -249,6 +271,7 @@ int main(void) {
         cmocka_unit_test(signals_leave_whole_updates),
         cmocka_unit_test(stopped_runs_go_on_with_the_same_bits),
         cmocka_unit_test(runs_go_on_with_their_own_delay_alone),
+        cmocka_unit_test(synchronous_runs_go_on_scaled),
         cmocka_unit_test(words_hold_every_cut),
         cmocka_unit_test(batches_of_few_parts_are_told),
         cmocka_unit_test(weights_that_burst_are_found),
