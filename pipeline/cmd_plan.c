@@ -129,9 +129,10 @@ static void print_searched(const json_t *plan) {
                100 * (number(plan, "makespan_ms") / number(searched, "left_bound_ms") - 1));
 }
 
-/* What becomes of tapes, where not all are kept. */
+/* What becomes of tapes, where not all are kept or there was a choice. */
 static void print_tapes(const json_t *plan) {
     const json_t *stages = json_object_get(plan, "stage"), *stage;
+    const json_t *chosen = json_object_get(plan, "tapes_chosen");
     bool told = false;
     size_t i;
     json_array_foreach((json_t *)stages, i, stage) {
@@ -140,6 +141,15 @@ static void print_tapes(const json_t *plan) {
         told = true;
     }
     if (told) puts("; the others are kept");
+    if (!json_is_object(chosen)) return;
+    if (!told) puts("tapes: all are kept");
+    printf("       the fastest mix that fits pipeline.memory of %s\n",
+           strcmp(word(chosen, "policies"), "all") == 0
+               ? "all"
+               : "those that change once from stage to stage (heuristic)");
+    if (number(chosen, "could_gain") > 0)
+        printf("       not all looked at closely: no other is more than %.1f %% faster\n",
+               100 * number(chosen, "could_gain"));
 }
 
 static void print_plan(const json_t *plan) {

@@ -1,13 +1,13 @@
-/* Best first: by lower bounds, until none of those left can be better. */
+/* Best first: by lower bounds, made sharper when their turn comes, until none of those left can be
+ * better. */
 #include "pipeline/mix.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
+typedef enum known { GUESSED, BOUND, DONE } known;
 typedef struct candidate {
     double bound;
-    int number;
+    known known;
 } candidate;
 
 static const double close = 1e-9; /* costs are measured: differences below are none */
@@ -41,33 +41,38 @@ static void policy_of(const rv_mix *mix, int number, uint8_t *policy) {
         policy[s] = (uint8_t)(s < cut ? first : rest);
 }
 
-static int compare(const void *left, const void *right) {
-    const candidate *a = left, *b = right;
-    if (a->bound != b->bound) return a->bound < b->bound ? -1 : 1;
-    return a->number - b->number;
+/* Of equals the first. -1: none that could run within `limit`. */
+static int least_of(const candidate *all, int count, double limit) {
+    int least = -1;
+    for (int i = 0; i < count; i++)
+        if (all[i].known != DONE && isfinite(all[i].bound) && all[i].bound <= limit &&
+            (least < 0 || all[i].bound < all[least].bound))
+            least = i;
+    return least;
 }
 
 rv_status rv_mix_choose(const rv_mix *mix, uint8_t *policy, double *seconds) {
     rv_status status = RV_OK;
     candidate *all = NULL;
-    int count = count_of(mix), best = -1;
+    int count = count_of(mix), best = -1, i;
     *seconds = INFINITY;
     TRY(rv_alloc((size_t)count, sizeof *all, "policies of tapes", &all));
-    for (int i = 0; i < count; i++) {
-        all[i].number = i;
+    for (i = 0; i < count; i++) {
         policy_of(mix, i, policy);
-        TRY(mix->bound(mix->context, policy, &all[i].bound));
+        TRY(mix->guess(mix->context, policy, &all[i].bound));
     }
-    qsort(all, (size_t)count, sizeof *all, compare);
-    for (int i = 0; i < count && all[i].bound <= *seconds * (1 + close); i++) {
+    while ((i = least_of(all, count, *seconds * (1 + close))) >= 0) {
         double total;
-        if (isinf(all[i].bound)) break;
-        policy_of(mix, all[i].number, policy);
-        TRY(mix->seconds(mix->context, policy, &total));
+        policy_of(mix, i, policy);
+        if (all[i].known++ == GUESSED) {
+            TRY(mix->bound(mix->context, policy, &all[i].bound));
+            continue;
+        }
+        TRY(mix->seconds(mix->context, policy, *seconds * (1 + close), &total));
         if (isinf(total) || total > *seconds * (1 + close)) continue;
-        if (total >= *seconds * (1 - close) && best >= 0 && all[i].number > best) continue;
+        if (total >= *seconds * (1 - close) && best >= 0 && i > best) continue;
         *seconds = total < *seconds ? total : *seconds;
-        best = all[i].number;
+        best = i;
     }
     policy_of(mix, best < 0 ? 0 : best, policy);
 out:

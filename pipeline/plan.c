@@ -330,6 +330,11 @@ out:
     return status;
 }
 
+double rv_plan_mix_gain(const rv_plan *plan) {
+    const double gain = plan->mixed_bound > 0 ? plan->step / plan->mixed_bound - 1 : 0;
+    return gain > 1e-6 ? gain : 0; /* less is rounding */
+}
+
 const char *rv_plan_tape(const rv_plan *plan, int stage) {
     static const char *const words[] = {"keep", "recompute", "spill"};
     int first = plan->first[stage], last = plan->first[stage + 1];

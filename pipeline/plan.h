@@ -63,6 +63,10 @@ typedef struct rv_cost_points {
     rv_part_cost *part[RV_COST_POINTS];       /* owned */
 } rv_cost_points;
 
+/* Which policies of tapes the plan has looked at: there was nothing to choose; all; one for all
+ * stages, or one up to a stage and another from there. */
+typedef enum rv_mixed { RV_MIXED_NONE, RV_MIXED_ALL, RV_MIXED_SOME } rv_mixed;
+
 /* Zeroed = empty. Times in seconds. */
 typedef struct rv_plan {
     int stages, micros, chunks;
@@ -75,6 +79,8 @@ typedef struct rv_plan {
     rv_searched searched; /* how thorough the search was */
     rv_plan_stage *stage;
     uint8_t *tape; /* [layers] rv_tape_policy as planned; NULL: all kept */
+    rv_mixed mixed;
+    double mixed_bound; /* where there was a choice: no mix at all makes the step shorter */
     double latency, bandwidth;
     double spill;  /* bytes per second to and from the disk; 0: not measured */
     double serial; /* one step on one device, by the same costs */
@@ -98,6 +104,8 @@ void rv_plan_finish(rv_plan *plan);
 void rv_plan_tell(rv_plan *plan); /* step, bubble, busy from the schedule of a step */
 double rv_plan_stage_bytes(const rv_plan_stage *stage);
 bool rv_plan_mixes(const rv_plan_desc *desc); /* policies of tapes are chosen */
+/* Another mix may be faster by this share; 0: none is. */
+double rv_plan_mix_gain(const rv_plan *plan);
 /* "keep", "recompute", "spill", or "mixed": the tapes of a stage. */
 const char *rv_plan_tape(const rv_plan *plan, int stage);
 /* The cost of a part at any number of chunks. */

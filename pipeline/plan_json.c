@@ -55,6 +55,14 @@ static json_t *searched_json(const rv_plan *plan) {
                      rv_json_number(it->left ? 1e3 * it->left_bound : NAN));
 }
 
+/* How tapes were chosen; null: they were not. */
+static json_t *mixed_json(const rv_plan *plan) {
+    if (plan->mixed == RV_MIXED_NONE) return json_null();
+    return json_pack("{s:s, s:f, s:f}", "policies",
+                     plan->mixed == RV_MIXED_SOME ? "one_change" : "all", "bound_ms",
+                     1e3 * plan->mixed_bound, "could_gain", rv_plan_mix_gain(plan));
+}
+
 /* Corrections by name, and what the same updates would take in steps that flush. */
 static json_t *delay_json(const rv_plan *plan) {
     const rv_table *table = rv_correction_table();
@@ -88,12 +96,13 @@ json_t *rv_plan_json(const rv_plan *plan, const rv_net *net) {
     return json_pack(
         "{s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, "
         "s:o, "
-        "s:o, s:o, s:o}",
+        "s:o, s:o, s:o, s:o}",
         "schedule", plan->schedule.name, "stages", plan->stages, "workers", plan->workers, "chunks",
         plan->chunks, "micro_batches", plan->micros, "slots", plan->schedule.slots, "makespan_ms",
         1e3 * plan->step, "bubble", plan->bubble, "lower_bound_ms", 1e3 * plan->bound,
         "one_device_ms", 1e3 * plan->serial, "speed_up", plan->serial / plan->step, "peak_bytes",
         plan->bytes, "copy_bytes", plan->copy, "latency_ms", 1e3 * plan->latency, "bytes_per_s",
         plan->bandwidth, "stage", stages, "why", rivals, "picture", lines, "profile",
-        rv_profile_json(plan, net), "searched", searched_json(plan), "delay", delay_json(plan));
+        rv_profile_json(plan, net), "searched", searched_json(plan), "delay", delay_json(plan),
+        "tapes_chosen", mixed_json(plan));
 }

@@ -11,7 +11,7 @@
 
 /* Where bytes are weighed at many counts of chunks: all up to CHUNKS_ALL, above it in steps of one
  * in CHUNKS_ALL / 2. EFFORT items are planned and simulated in about a second. */
-enum { CHUNKS_ALL = 1024, EFFORT = 8000000 };
+enum { CHUNKS_ALL = 1024, EFFORT = 8000000, EFFORT_RIVAL = EFFORT / 16 };
 
 /* ---- memory ----------------------------------------------------------------------------- */
 
@@ -240,9 +240,8 @@ static int chunks_list(const rv_plan_search *s, bool some, int *list) {
 }
 
 static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
-                             const rv_generator *generator, rv_schedule *best,
+                             const rv_generator *generator, int effort, rv_schedule *best,
                              rv_searched *searched) {
-    const bool rival = !searched; /* at one count of chunks: the taken one was searched well */
     const rv_search search = {.stages = s->stages,
                               .micros = s->micros,
                               .chunks = chunks,
@@ -253,18 +252,28 @@ static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
                               .costs = rv_plan_costs,
                               .bytes = rv_plan_bytes_of,
                               .memory = s->desc->memory,
-                              .effort = rival ? EFFORT / 16 : EFFORT,
+                              .effort = effort,
                               .context = s};
     return rv_schedule_search(&search, best, searched);
 }
 
 /* ---- policies of tapes ------------------------------------------------------------------ */
 
+/* A stage at a number of chunks under a policy. What a stage weighs depends on its own alone, so
+ * all mixes are sums of these. */
+typedef struct cell {
+    double bytes, work; /* seconds of a step */
+} cell;
+
 typedef struct mixing {
     rv_plan_search *search;
     const int *chunks;
-    int count;
-    double least; /* bytes: the least that was met */
+    int count, policies;
+    cell *cells;   /* [count][stages][policies] */
+    double *base;  /* [count] bytes that no stage has */
+    double *floor; /* [count] no mix makes the step shorter: that of tapes that are all kept */
+    double left;   /* the least that may have been missed for want of effort; INFINITY: none */
+    double least;  /* bytes: the least that was met */
 } mixing;
 
 static void policy_set(rv_plan_search *s, const uint8_t *policy) {
@@ -274,55 +283,154 @@ static void policy_set(rv_plan_search *s, const uint8_t *policy) {
     s->tape = s->layers;
 }
 
-/* At the best number of chunks of those at which it could fit. */
+static cell *cell_of(const mixing *it, int k, int stage) {
+    return &it->cells[((size_t)k * (size_t)it->search->stages + (size_t)stage) *
+                      (size_t)it->policies];
+}
+
+static rv_status floor_of(rv_plan_search *s, int chunks, double *floor) {
+    rv_costs costs;
+    rv_status status = rv_plan_costs(s, chunks, &costs);
+    if (status != RV_OK) return status;
+    return rv_schedule_floor(s->stages, s->micros, chunks, &costs,
+                             s->desc->cost.train->clip_norm > 0, floor);
+}
+
+/* One policy for all stages at a time; with as few slots as there can be. */
+static rv_status mix_weigh(mixing *it) {
+    rv_status status = RV_OK;
+    rv_plan_search *s = it->search;
+    const int slots = s->desc->slots ? s->desc->slots : 1;
+    const size_t stages = (size_t)s->stages, rows = (size_t)it->count * stages;
+    rv_plan_stage *stage = NULL;
+    uint8_t *policy = NULL;
+    TRY(rv_alloc(stages, sizeof *stage, "stages", &stage));
+    TRY(rv_alloc(stages, sizeof *policy, "policies of tapes", &policy));
+    TRY(rv_alloc(rows * (size_t)it->policies, sizeof *it->cells, "policies of tapes", &it->cells));
+    TRY(rv_alloc((size_t)it->count, sizeof *it->base, "policies of tapes", &it->base));
+    TRY(rv_alloc((size_t)it->count, sizeof *it->floor, "policies of tapes", &it->floor));
+    for (int p = 0; p < it->policies; p++) {
+        memset(policy, p, stages);
+        policy_set(s, policy);
+        for (int k = 0; k < it->count; k++) {
+            double bytes;
+            TRY(weigh(s, it->chunks[k], slots, NULL, stage, &bytes));
+            if (p == RV_TAPE_KEEP) TRY(floor_of(s, it->chunks[k], &it->floor[k]));
+            it->base[k] = copy_bytes(s, it->chunks[k]) + batches_bytes(s, it->chunks[k]);
+            for (int i = 0; i < s->stages; i++) {
+                const rv_part_cost cost = cost_of(s, i, it->chunks[k]);
+                cell_of(it, k, i)[p] =
+                    (cell){rv_plan_stage_bytes(&stage[i]), s->micros * (cost.f + cost.b + cost.w)};
+            }
+        }
+    }
+out:
+    rv_free(policy);
+    rv_free(stage);
+    return status;
+}
+
+/* INFINITY: it does not fit at these chunks. */
+static double guess_at(mixing *it, const uint8_t *policy, int k) {
+    double bytes = it->base[k], least = it->floor[k];
+    for (int i = 0; i < it->search->stages; i++) {
+        const cell *own = &cell_of(it, k, i)[policy[i]];
+        bytes += own->bytes;
+        least = fmax(least, own->work);
+    }
+    it->least = fmin(it->least, bytes);
+    return bytes > it->search->desc->memory ? INFINITY : least;
+}
+
+/* The best number of chunks. -1: it fits at none. */
+static int guess_best(mixing *it, const uint8_t *policy, double *seconds) {
+    int best = -1;
+    *seconds = INFINITY;
+    for (int k = 0; k < it->count; k++) {
+        const double guess = guess_at(it, policy, k);
+        if (guess < *seconds) *seconds = guess, best = k;
+    }
+    return best;
+}
+
+/* The busiest stage alone, and none faster than if all were kept. */
+static rv_status mix_guess(void *context, const uint8_t *policy, double *seconds) {
+    guess_best(context, policy, seconds);
+    return RV_OK;
+}
+
+/* The most promising number of chunks first: it rules most of the others out. */
 static rv_status mix_bound(void *context, const uint8_t *policy, double *seconds) {
     rv_status status = RV_OK;
     mixing *it = context;
     rv_plan_search *s = it->search;
-    *seconds = INFINITY;
+    const int first = guess_best(it, policy, seconds);
+    if (first < 0) return RV_OK;
     policy_set(s, policy);
+    TRY(floor_of(s, it->chunks[first], seconds));
     for (int k = 0; k < it->count; k++) {
-        double bytes, bound;
-        rv_costs costs;
-        int slots = s->desc->slots ? s->desc->slots : 1;
-        TRY(weigh(s, it->chunks[k], slots, NULL, NULL, &bytes));
-        it->least = fmin(it->least, bytes);
-        if (bytes > s->desc->memory) continue;
-        TRY(rv_plan_costs(s, it->chunks[k], &costs));
-        TRY(rv_schedule_floor(s->stages, s->micros, it->chunks[k], &costs,
-                              s->desc->cost.train->clip_norm > 0, &bound));
+        double bound;
+        if (k == first || guess_at(it, policy, k) >= *seconds) continue;
+        TRY(floor_of(s, it->chunks[k], &bound));
         *seconds = fmin(*seconds, bound);
     }
 out:
     return status;
 }
 
-static rv_status mix_seconds(void *context, const uint8_t *policy, double *seconds) {
+/* Only at numbers of chunks that could be fast enough. */
+static rv_status mix_seconds(void *context, const uint8_t *policy, double limit, double *seconds) {
+    rv_status status = RV_OK;
     mixing *it = context;
     rv_plan_search *s = it->search;
     rv_schedule found = {0};
     rv_searched searched;
+    int *chunks = NULL, count = 0;
+    *seconds = INFINITY;
     policy_set(s, policy);
-    rv_status status = search_once(s, it->chunks, it->count, s->desc->generator, &found, &searched);
+    TRY(rv_alloc((size_t)it->count, sizeof *chunks, "chunks", &chunks));
+    for (int k = 0; k < it->count; k++) {
+        double floor = guess_at(it, policy, k);
+        if (floor <= limit && isfinite(floor)) TRY(floor_of(s, it->chunks[k], &floor));
+        if (floor <= limit && isfinite(floor)) chunks[count++] = it->chunks[k];
+    }
+    if (count == 0) goto out;
+    status = search_once(s, chunks, count, s->desc->generator, EFFORT_RIVAL, &found, &searched);
     if (status == RV_RESOURCE) it->least = fmin(it->least, searched.least);
-    *seconds = status == RV_OK ? found.forecast.total : INFINITY;
+    if (status == RV_OK) *seconds = found.forecast.total;
+    if (searched.left > 0) it->left = fmin(it->left, searched.left_bound);
+    if (status == RV_CONFIG || status == RV_RESOURCE) status = RV_OK;
+out:
     rv_schedule_finish(&found);
-    return status == RV_CONFIG || status == RV_RESOURCE ? RV_OK : status;
+    rv_free(chunks);
+    return status;
 }
 
-/* Kept where that fits and no limit slows it down: then nothing else is looked at closely. */
-static rv_status mix_find(rv_plan_search *s, const int *chunks, int count) {
+/* Kept where that fits and no limit slows it down: then nothing else is looked at closely. Where
+ * not every mix is tried: nothing is faster than if all were kept, had there been room. */
+static rv_status mix_find(rv_plan_search *s, const int *chunks, int count, rv_plan *plan) {
     rv_status status = RV_OK;
     double seconds;
-    mixing it = {s, chunks, count, INFINITY};
+    mixing it = {.search = s,
+                 .chunks = chunks,
+                 .count = count,
+                 .policies = s->spill > 0 ? 3 : 2,
+                 .left = INFINITY,
+                 .least = INFINITY};
     const rv_mix mix = {.stages = s->stages,
-                        .policies = s->spill > 0 ? 3 : 2,
+                        .policies = it.policies,
+                        .guess = mix_guess,
                         .bound = mix_bound,
                         .seconds = mix_seconds,
                         .context = &it};
     uint8_t *policy = NULL;
     TRY(rv_alloc((size_t)s->stages, sizeof *policy, "policies of tapes", &policy));
+    TRY(mix_weigh(&it));
+    plan->mixed = s->stages <= RV_MIX_ALL ? RV_MIXED_ALL : RV_MIXED_SOME;
     TRY(rv_mix_choose(&mix, policy, &seconds));
+    plan->mixed_bound = fmin(seconds, it.left);
+    for (int k = 0; plan->mixed == RV_MIXED_SOME && k < count; k++)
+        plan->mixed_bound = fmin(plan->mixed_bound, it.floor[k]);
     policy_set(s, policy);
     if (isinf(seconds))
         FAIL(RV_RESOURCE,
@@ -330,6 +438,9 @@ static rv_status mix_find(rv_plan_search *s, const int *chunks, int count) {
              "recomputed or spilled; the least found needs %.1f MB",
              s->desc->memory / 1e6, it.least / 1e6);
 out:
+    rv_free(it.floor);
+    rv_free(it.base);
+    rv_free(it.cells);
     rv_free(policy);
     return status;
 }
@@ -342,8 +453,8 @@ rv_status rv_plan_seek(rv_plan_search *s, rv_plan *plan) {
     rv_status status = RV_OK;
     int *chunks = NULL;
     TRY(rv_alloc((size_t)s->steps + 1, sizeof *chunks, "chunks", &chunks));
-    if (s->policy) TRY(mix_find(s, chunks, chunks_list(s, true, chunks)));
-    status = search_once(s, chunks, chunks_list(s, false, chunks), s->desc->generator,
+    if (s->policy) TRY(mix_find(s, chunks, chunks_list(s, true, chunks), plan));
+    status = search_once(s, chunks, chunks_list(s, false, chunks), s->desc->generator, EFFORT,
                          &plan->schedule, &plan->searched);
     if (status == RV_RESOURCE)
         FAIL(RV_RESOURCE,
@@ -370,7 +481,7 @@ static rv_status rivals_of_steps(rv_plan_search *s, rv_plan *plan) {
         if (generator->one_stage && plan->stages > 1) continue;
         plan->rival_count++;
         rival->name = generator->row.name;
-        status = search_once(s, &plan->chunks, 1, generator, &found, NULL);
+        status = search_once(s, &plan->chunks, 1, generator, EFFORT_RIVAL, &found, NULL);
         if (status != RV_OK && status != RV_CONFIG && status != RV_RESOURCE) goto out;
         rival->runs = status == RV_OK;
         if (!rival->runs)

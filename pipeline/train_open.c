@@ -78,6 +78,10 @@ static void say_plan(const rv_training *training) {
     for (int s = 0; plan->tape && s < plan->stages && used < sizeof tapes; s++)
         used += (size_t)snprintf(tapes + used, sizeof tapes - used, "%s%s",
                                  s > 0 ? ", " : "; tapes: ", rv_plan_tape(plan, s));
+    if (plan->mixed != RV_MIXED_NONE && used < sizeof tapes)
+        snprintf(tapes + used, sizeof tapes - used,
+                 "%s (by measured costs; another mix is at most %.1f %% faster)",
+                 plan->tape ? "" : "; tapes: keep", 100 * rv_plan_mix_gain(plan));
     rv_training_say(training,
                     "plan: %d stage%s%s; schedule %s, %d micro-batch%s, %d chunk%s, %d slot%s; "
                     "%.3g ms a step, %.2f times one device%s",

@@ -1,4 +1,5 @@
 /* What the parts of a network cost, as `plan` measures it and a profile tells it. */
+#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -46,9 +47,44 @@ static void plan_gives_chunk_zero_what_is_done_once(void **state) {
     json_decref(plan);
 }
 
+/* Seven stages are more than every mix is looked at: it says so, and how far off it may be. */
+static void tapes_of_many_stages_say_what_they_may_lose(void **state) {
+    (void)state;
+    static const char head[] =
+        "seed: 7\ndata: {reader: manifold, units: 32, classes: 4, samples: 64}\n"
+        "encode: {kind: constant, steps: 6}\nnetwork:\n";
+    char text[2048];
+    size_t used = (size_t)snprintf(text, sizeof text, "%s", head);
+    for (int i = 1; i <= 7; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used,
+                                 "  - {name: fc%d, kind: linear, units: %d}\n"
+                                 "  - {name: n%d, kind: %s, beta: 0.9}\n",
+                                 i, i < 7 ? 16 : 4, i, i < 7 ? "lif" : "li");
+    used += (size_t)snprintf(text + used, sizeof text - used,
+                             "loss: {kind: cross_entropy, readout: membrane_mean}\n"
+                             "train: {epochs: 1, batch: 16, micro_batches: 2}\n"
+                             "pipeline: {stages: 7, chunks: 6, memory: 100MiB}\n");
+    tiny_put(in_folder("many.yaml"), text, used);
+    assert_int_equal(RUN("plan", "many.yaml", "--json"), 0);
+    json_t *plan = parse_out(), *chosen = json_object_get(plan, "tapes_chosen");
+    assert_string_equal(json_string_value(json_object_get(chosen, "policies")), "one_change");
+    double gain = number(plan, "makespan_ms") / number(chosen, "bound_ms") - 1;
+    assert_true(gain > -1e-6 && fabs(number(chosen, "could_gain") - fmax(0, gain)) < 1e-5);
+    json_decref(plan);
+    assert_int_equal(RUN("plan", "many.yaml"), 0);
+    assert_contains(out_text, "stage to stage (heuristic)");
+    assert_int_equal(RUN("plan", "many.yaml", "--stages", "6"), 0);
+    assert_contains(out_text, "the fastest mix that fits pipeline.memory of all");
+    assert_int_equal(RUN("plan", "many.yaml", "--set", "pipeline.memory=null", "--json"), 0);
+    plan = parse_out();
+    assert_true(json_is_null(json_object_get(plan, "tapes_chosen")));
+    json_decref(plan);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_gives_chunk_zero_what_is_done_once),
+        cmocka_unit_test(tapes_of_many_stages_say_what_they_may_lose),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }

@@ -309,6 +309,8 @@ static void memory_limit_takes_a_plan_that_fits(void **state) {
     if (rv_h5_available()) { /* then some are not kept; computing them again alone may not do */
         OK(rv_plan_make(&desc, &plan));
         assert_true(plan.tape && plan.bytes <= desc.memory);
+        assert_int_equal(plan.mixed, RV_MIXED_ALL);
+        assert_true(plan.mixed_bound > 0 && plan.mixed_bound <= plan.step);
         assert_true(strcmp(rv_plan_tape(&plan, 0), "keep") ||
                     strcmp(rv_plan_tape(&plan, 1), "keep"));
         rv_plan_finish(&plan);
