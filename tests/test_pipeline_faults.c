@@ -69,16 +69,21 @@ static void small_disks_fail_cleanly(void **state) {
     assert_true(refused > 5 && done > 0);
 }
 
-/* The disk fills while the run goes on: 74, and the checkpoint that is there goes on. */
-static void disk_filled_meanwhile_keeps_the_checkpoint(void **state) {
-    (void)state;
-    if (!rv_h5_available()) skip();
-    if (geteuid() != 0 || !mount_small("filled", 4096)) skip();
-    assert_int_equal(
-        RUN("train", "recipe.yaml", "-q", "-o", "fill_whole", "--set", "train.epochs=400"), 0);
-    pid_t child =
-        start((const char *const[]){"train", "recipe.yaml", "-q", "-o", "filled/run", "--set",
-                                    "train.epochs=400", "--set", "checkpoint.every=3", NULL});
+static void remove_run(const char *run) {
+    char command[TINY_PATH];
+    snprintf(command, sizeof command, "rm -rf '%s'", in_folder(run));
+    assert_int_equal(system(command), 0);
+}
+
+/* The disk fills while the run goes on: 74, and the checkpoint that is there goes on. With `tape`
+ * the first write that meets it is one of a tape. */
+static void fill_meanwhile(const char *tape, const char *meets) {
+    assert_int_equal(RUN("train", "recipe.yaml", "-q", "-o", "fill_whole", "--set",
+                         "train.epochs=400", "--set", "pipeline.chunks=2"),
+                     0);
+    pid_t child = start((const char *const[]){
+        "train", "recipe.yaml", "-q", "-o", "filled/run", "--set", "train.epochs=400", "--set",
+        "checkpoint.every=3", "--set", "pipeline.chunks=2", "--set", tape, NULL});
     for (int i = 0; i < 2000 && access(in_folder("filled/run/previous.h5"), F_OK) != 0; i++)
         usleep(2000);
     FILE *filler = fopen(in_folder("filled/filler"), "w");
@@ -88,17 +93,29 @@ static void disk_filled_meanwhile_keeps_the_checkpoint(void **state) {
         ;
     (void)fclose(filler);
     assert_int_equal(end(child), 74);
-    assert_contains(err_text, "filled/run/");
+    assert_contains(err_text, meets);
     assert_contains(err_text, "No space left on device");
     assert_contains(err_text, "bytes needed");
     assert_false(any_temporary("filled/run"));
     assert_int_equal(unlink(in_folder("filled/filler")), 0);
     assert_int_equal(RUN("check", "filled/run/last.h5"), 0);
     assert_int_equal(RUN("train", "recipe.yaml", "-q", "-o", "filled/run", "--resume", "auto",
-                         "--set", "train.epochs=400"),
+                         "--set", "train.epochs=400", "--set", "pipeline.chunks=2", "--set", tape),
                      0);
     assert_int_equal(RUN("diff", "fill_whole", "filled/run"), 0);
-    assert_int_equal(umount(in_folder("filled")), 0);
+}
+
+static void disk_filled_meanwhile_keeps_the_checkpoint(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {{"pipeline.tape=keep", "filled/run/"},
+                                           {"pipeline.tape=spill", "filled/run/"}};
+    if (!rv_h5_available()) skip();
+    for (int i = 0; i < 2; i++) {
+        remove_run("fill_whole");
+        if (geteuid() != 0 || !mount_small("filled", 4096)) skip();
+        fill_meanwhile(cases[i][0], cases[i][1]);
+        assert_int_equal(umount(in_folder("filled")), 0);
+    }
 }
 
 /* ---- memory that is not there ------------------------------------------------------------ */
@@ -179,24 +196,23 @@ static void long_runs_do_not_grow(void **state) {
 #ifdef RV_FAULTS
 /* ---- calls that fail --------------------------------------------------------------------- */
 
-static void remove_run(const char *run) {
-    char command[TINY_PATH];
-    snprintf(command, sizeof command, "rm -rf '%s'", in_folder(run));
-    assert_int_equal(system(command), 0);
-}
+/* One stage, two, and two whose tapes go to the disk: all with the same bits. */
+typedef enum way { ONE, TWO, SPILLED, WAYS } way;
+static const char *const way_names[] = {"", ", two stages", ", two stages that spill"};
 
-/* In this process, where the hooks are; the last four are for two stages. */
-static rv_code train(const char *run, const char *resume, bool in_stages) {
+/* In this process, where the hooks are. */
+static rv_code train(const char *run, const char *resume, way how) {
+    static const int set_counts[] = {5, 9, 10};
     static const char *const sets[] = {
-        "train.epochs=2",         "train.max_steps=9",      "checkpoint.every=2",
-        "network.hidden.units=6", "pipeline.chunks=2",      "pipeline.stages=2",
-        "pipeline.cuts=[out]",    "pipeline.schedule=1f1b", "pipeline.slots=2"};
+        "train.epochs=2",    "train.max_steps=9",  "checkpoint.every=2",  "network.hidden.units=6",
+        "pipeline.chunks=2", "pipeline.stages=2",  "pipeline.cuts=[out]", "pipeline.schedule=1f1b",
+        "pipeline.slots=2",  "pipeline.tape=spill"};
     char path[TINY_PATH];
     snprintf(path, sizeof path, "%s", in_folder(run));
     const rv_train_options options = {.struct_size = sizeof options,
                                       .config = in_folder("recipe.yaml"),
                                       .sets = sets,
-                                      .set_count = in_stages ? 9 : 5,
+                                      .set_count = set_counts[how],
                                       .out = path,
                                       .threads = 1,
                                       .isa = "baseline",
@@ -217,7 +233,7 @@ static rv_code compare(const char *a, const char *b) {
 }
 
 /* What is in the folder is whole, and the run goes on from it. */
-static void expect_good(const char *run, const char *what, long k, bool in_stages) {
+static void expect_good(const char *run, const char *what, long k, way how) {
     static const char *const names[] = {"last.h5", "previous.h5", "best.h5"};
     char path[128];
     if (any_temporary(run)) fail_msg("%s, call %ld: a temporary file is left", what, k);
@@ -226,7 +242,7 @@ static void expect_good(const char *run, const char *what, long k, bool in_stage
         if (access(in_folder(path), F_OK) == 0 && rv_model_check(in_folder(path)) != RV_OK)
             fail_msg("%s, call %ld: %s", what, k, rv_error_get()->message);
     }
-    if (train(run, "auto", in_stages) != 0)
+    if (train(run, "auto", how) != 0)
         fail_msg("%s, call %ld: does not go on: %s", what, k, rv_error_get()->message);
     if (compare("fault_whole", run) != 0)
         fail_msg("%s, call %ld: %s", what, k, rv_error_get()->message);
@@ -235,14 +251,14 @@ static void expect_good(const char *run, const char *what, long k, bool in_stage
 /* The run that nothing failed in: the same bits in stages. */
 static void make_whole(void) {
     remove_run("fault_whole");
-    assert_int_equal(train("fault_whole", NULL, false), 0);
+    assert_int_equal(train("fault_whole", NULL, ONE), 0);
 }
 
 /* A failure may be lost only where it makes no difference: in a thread that keeps the others busy
  * while costs of stages are measured. */
-static bool failed_well(rv_code code, const char *what, long k, rv_code expected, bool in_stages) {
+static bool failed_well(rv_code code, const char *what, long k, rv_code expected, way how) {
     const char *message = rv_error_get()->message;
-    if (code == 0 && (!in_stages || compare("fault_whole", "fault") != 0))
+    if (code == 0 && (how == ONE || compare("fault_whole", "fault") != 0))
         fail_msg("%s, call %ld: the failure is lost", what, k);
     if (code != 0 && code != expected)
         fail_msg("%s, call %ld: code %d: %s", what, k, code, message);
@@ -250,28 +266,27 @@ static bool failed_well(rv_code code, const char *what, long k, rv_code expected
     return code != 0;
 }
 
-static void walk(rv_fault_site site, const char *what, rv_code expected, long every,
-                 bool in_stages) {
+static void walk(rv_fault_site site, const char *what, rv_code expected, long every, way how) {
     long failed = 0, points = 0;
     int threads = threads_here();
     for (int sticky = 0; sticky < 2; sticky++)
         for (long k = 0, calls;; k += every) {
             remove_run("fault");
             rv_fault_arm(site, k, sticky);
-            rv_code code = train("fault", NULL, in_stages);
+            rv_code code = train("fault", NULL, how);
             calls = rv_fault_count(site);
             rv_fault_arm(site, -1, false);
             for (int wait = 0; wait < 1000 && threads_here() > threads; wait++)
                 usleep(1000); /* joined threads may be seen for a moment longer */
             if (threads_here() > threads) fail_msg("%s, call %ld: a thread is left", what, k);
             if (code == 0 && calls <= k) break;
-            if (!failed_well(code, what, k, expected, in_stages)) continue;
+            if (!failed_well(code, what, k, expected, how)) continue;
             failed++;
             points = calls > points ? calls : points;
-            expect_good("fault", what, k, in_stages);
+            expect_good("fault", what, k, how);
         }
-    print_message("           %s%s: %ld of about %ld calls failed\n", what,
-                  in_stages ? ", two stages" : "", failed, 2 * points);
+    print_message("           %s%s: %ld of about %ld calls failed\n", what, way_names[how], failed,
+                  2 * points);
     assert_true(failed > 2);
 }
 
@@ -283,11 +298,11 @@ static void any_failing_disk_call_is_74_and_goes_on(void **state) {
     (void)state;
     if (!rv_h5_available()) skip();
     make_whole();
-    for (int stages = 0; stages < 2; stages++) {
-        walk(RV_FAULT_WRITE, "write", 74, every_so_many(1, 2, 7), stages);
-        walk(RV_FAULT_FSYNC, "fsync", 74, every_so_many(1, 2, 7), stages);
-        walk(RV_FAULT_CLOSE, "close", 74, every_so_many(1, 2, 3), stages);
-        walk(RV_FAULT_RENAME, "rename", 74, every_so_many(1, 2, 7), stages);
+    for (way how = ONE; how < WAYS; how++) {
+        walk(RV_FAULT_WRITE, "write", 74, every_so_many(1, 2, 7), how);
+        walk(RV_FAULT_FSYNC, "fsync", 74, every_so_many(1, 2, 7), how);
+        walk(RV_FAULT_CLOSE, "close", 74, every_so_many(1, 2, 3), how);
+        walk(RV_FAULT_RENAME, "rename", 74, every_so_many(1, 2, 7), how);
     }
 }
 
@@ -295,15 +310,15 @@ static void any_failing_allocation_is_71_and_goes_on(void **state) {
     (void)state;
     if (!rv_h5_available()) skip();
     make_whole();
-    for (int stages = 0; stages < 2; stages++)
-        walk(RV_FAULT_ALLOC, "alloc", 71, every_so_many(1, 23, 401), stages);
+    for (way how = ONE; how < WAYS; how++)
+        walk(RV_FAULT_ALLOC, "alloc", 71, every_so_many(1, 23, 401), how);
 }
 
 static void any_failing_link_call_is_76_and_goes_on(void **state) {
     (void)state;
     if (!rv_h5_available()) skip();
     make_whole();
-    walk(RV_FAULT_LINK, "link", 76, every_so_many(1, 7, 61), true);
+    walk(RV_FAULT_LINK, "link", 76, every_so_many(1, 7, 61), TWO);
 }
 #endif
 

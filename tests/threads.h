@@ -5,7 +5,7 @@
 #include <dirent.h>
 
 /* With the names . and .., which stand beside the threads': only differences count. */
-static int threads_here(void) {
+static inline int threads_here(void) {
     int count = 0;
     DIR *tasks = opendir("/proc/self/task");
     assert_non_null(tasks);
