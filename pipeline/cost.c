@@ -15,6 +15,7 @@
 
 enum { REPEATS_LEAST = 3, REPEATS_MOST = 9 };
 #define SECONDS_MOST 0.5 /* of repeats beyond the least */
+#define SECONDS_LONG 2.0 /* of the least: a step that takes as long is measured once */
 
 /* Rows of what a step took: every kind, then the items of chunk 0 apart. */
 enum { ONCE = RV_WORK_KINDS, ROWS = ONCE + RV_WORK_BW };
@@ -156,6 +157,13 @@ static int helpers_start(helper *helpers, int count, const helper *like) {
     return started;
 }
 
+/* Each takes what the first rig took. */
+static int helpers_fitting(const rv_cost_desc *desc, int count, double before) {
+    const double now = rv_host_resident(), each = fmax(1, now - before);
+    if (desc->memory <= 0) return count;
+    return (int)fmin(count, fmax(0, (desc->memory - now) / each));
+}
+
 /* ---- interface -------------------------------------------------------------------------- */
 
 static int compare(const void *left, const void *right) {
@@ -209,14 +217,16 @@ rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *par
     rig r = {0};
     TRY(rv_alloc(size * REPEATS_MOST, sizeof *seconds, "costs", &seconds));
     if (others > 0) TRY(rv_alloc((size_t)others, sizeof *helpers, "threads", &helpers));
+    const double before = rv_host_resident();
     TRY(rig_open(&r, desc, count, parts));
-    started = helpers_start(helpers, others, &(helper){desc, count, parts, &stop, 0});
     TRY(rig_step(&r, seconds)); /* first touch of memory */
+    others = helpers_fitting(desc, others, before);
+    started = helpers_start(helpers, others, &(helper){desc, count, parts, &stop, 0});
     /* rig_step adds, and the row of the warm-up is used again for the first repeat. */
     memset(seconds, 0, size * sizeof *seconds);
     double begun = rv_host_seconds();
     while (repeats < REPEATS_MOST &&
-           (repeats < REPEATS_LEAST || rv_host_seconds() - begun < SECONDS_MOST))
+           rv_host_seconds() - begun < (repeats < REPEATS_LEAST ? SECONDS_LONG : SECONDS_MOST))
         TRY(rig_step(&r, seconds + size * (size_t)repeats++));
     for (int i = 0; i < count; i++) {
         parts[i].f = cost_of(seconds, repeats, count, RV_WORK_F, i);

@@ -29,11 +29,14 @@ typedef struct rv_cost_desc {
     const rv_batch *batch;      /* at least a micro-batch */
     const rv_device_list *devices;
     rv_isa isa;
-    int threads; /* of a stage */
-    int busy;    /* stages that will run at once */
+    int threads;   /* of a stage */
+    int busy;      /* stages that will run at once */
+    double memory; /* resident bytes of the process that no helper may exceed; 0: no limit. Fewer
+                      helpers make costs come out a little lower */
 } rv_cost_desc;
 
-/* parts: first and last set, covering all layers; the rest is filled in. About half a second. */
+/* parts: first and last set, covering all layers; the rest is filled in. About half a second, or
+ * two steps where they take longer than two seconds. */
 RV_CHECKED rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *parts);
 
 /* Bytes per second that tapes go to a file without a name in the folder (rv_train_desc.scratch) and

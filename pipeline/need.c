@@ -9,7 +9,8 @@
 #include "pipeline/train.h"
 
 #define USABLE 0.9    /* of what there is: the rest is for what others take meanwhile */
-#define LIBRARIES 4e6 /* bytes of code that only steps and saves touch */
+#define AHEAD 1       /* of two tapes that are read before B needs them, as measured */
+#define LIBRARIES 5e6 /* bytes of code that only steps and saves touch */
 
 /* Batches in the making: three of a share, and the first ones for the choice of forms. */
 static double batches_bytes(const rv_training *training) {
@@ -92,9 +93,11 @@ static rv_status phases_bytes(const rv_config *config, const rv_net *net, double
     rv_status status = RV_OK;
     const rv_train_desc *train = &config->train;
     double messages, rigs = fmin(config->stages, rv_host_threads());
+    const rv_range whole = rv_net_range(net, 0, net->layer_count);
+    const bool spills = rv_tape_has(&whole, train->tape, RV_TAPE_SPILL);
     TRY(messages_bytes(net, train, &messages));
     *running = weights_bytes(net, train) + saving_bytes(net, train) +
-               tapes_bytes(net, train, chunks_held(config), 1);
+               tapes_bytes(net, train, chunks_held(config), spills ? 1 + AHEAD : 1);
     *measuring = 0;
     bool copied = config->stages > 1 || train->tape || train->tape_dtype;
     if (copied) *running += weights_bytes(net, train) - 4 * (double)net->n_all;
@@ -116,9 +119,10 @@ rv_status rv_training_memory(const rv_training *training) {
     TRY(phases_bytes(setup->config, setup->net, &measuring, &running));
     double need =
         rv_host_resident() + batches_bytes(training) + fmax(measuring, running) + LIBRARIES;
-    /* The plan will see to it. */
+    /* The plan will see to it, but for the file in the making. */
     if (setup->config->tape_auto && setup->config->pipeline_memory > 0)
-        need = fmin(need, setup->config->pipeline_memory);
+        need = fmin(need, setup->config->pipeline_memory +
+                              0.75 * saving_bytes(setup->net, &setup->config->train));
     double there = rv_host_memory("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup");
     if (need > USABLE * there)
         FAIL(RV_RESOURCE,

@@ -195,8 +195,8 @@ static rv_status file_read(const rv_plan_desc *desc, rv_plan_search *s, rv_plan 
     if (schedule->group == 0)
         TRY(rv_schedule_add_updates(schedule, schedule->micros, train->clip_norm > 0));
     if (schedule->norm != (train->clip_norm > 0))
-        FAIL(RV_CONFIG, "%s has %s NORM items; train.clip_norm is %s", desc->file,
-             schedule->norm ? "" : "no", train->clip_norm > 0 ? "on" : "off");
+        FAIL(RV_CONFIG, "%s has %sNORM items; train.clip_norm is %s", desc->file,
+             schedule->norm ? "" : "no ", train->clip_norm > 0 ? "on" : "off");
     TRY(rv_plan_costs(s, schedule->chunks, &costs));
     TRY(rv_schedule_simulate(schedule, &costs, NULL));
     TRY(rv_plan_adopt(s, plan));

@@ -102,6 +102,7 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         .devices = &setup->devices,
         .isa = rv_device_isa(&setup->device),
         .threads = setup->threads,
+        .memory = config->pipeline_memory,
     };
     TRY(placed(config, "schedule", rv_plan_make(&desc, plan)));
     /* From here on config and plan agree: stages are made from the one, lists from the other. */
