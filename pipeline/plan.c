@@ -198,7 +198,12 @@ static rv_status file_read(const rv_plan_desc *desc, rv_plan_search *s, rv_plan 
         FAIL(RV_CONFIG, "%s has %sNORM items; train.clip_norm is %s", desc->file,
              schedule->norm ? "" : "no ", train->clip_norm > 0 ? "on" : "off");
     TRY(rv_plan_costs(s, schedule->chunks, &costs));
-    TRY(rv_schedule_simulate(schedule, &costs, NULL));
+    status = rv_schedule_simulate(schedule, &costs, NULL);
+    if (status == RV_CONFIG) {
+        const rv_error error = *rv_error_get();
+        FAIL(RV_CONFIG, "%s: %s", desc->file, error.message);
+    }
+    TRY(status);
     TRY(rv_plan_adopt(s, plan));
     if (desc->memory > 0 && plan->bytes > desc->memory)
         FAIL(RV_RESOURCE, "pipeline.memory: %s needs %.1f MB, allowed are %.1f MB", desc->file,

@@ -203,9 +203,9 @@ static void schedule_files_are_taken_and_bad_ones_refused(void **state) {
     static const struct {
         const char *file, *part;
     } cases[] = {
-        {"drop.txt", "F1.0 of stage 1 is missing"},
+        {"drop.txt", "drop.txt: schedule: F1.0 of stage 1 is missing"},
         {"double.txt", "F0.0 of stage 1 stands again"},
-        {"twice.txt", "F1.0 of stage 1 stands again"},
+        {"twice.txt", "twice.txt: schedule: F1.0 of stage 1 stands again"},
         {"word.txt", "G1.0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
