@@ -70,6 +70,13 @@ static void on_alarm(int number) {
     _exit(RV_AGAIN);
 }
 
+/* A file beyond what the user may write is a failed write (74), not a death. */
+static rv_status limit_told(void) {
+    if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR)
+        return rv_fail(RV_INTERNAL, "signal: %s", strerror(errno));
+    return RV_OK;
+}
+
 /* SA_RESTART: the first signal interrupts no read or write of the step in progress. */
 static rv_status signals_install(double seconds) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGALRM};
@@ -224,6 +231,7 @@ static rv_status dispatch(int argc, char **argv) {
     else {
         TRY(find_command(argv[1], &command));
         TRY(crashes_install(stack, sizeof stack));
+        TRY(limit_told());
         TRY(run_command(command, argc - 1, argv + 1));
     }
     TRY(flush_output());

@@ -7,6 +7,7 @@
 
 #include <signal.h>
 
+#include "data/data.h"
 #include "tests/spawn.h"
 
 /* ---- usage ------------------------------------------------------------------------------ */
@@ -250,6 +251,41 @@ static void data_label_beyond_outputs_is_refused(void **state) {
     assert_true(access(in_folder("runs"), F_OK) != 0);
 }
 
+/* Tapes of a verification have no run folder. */
+static void temporary_files_go_where_the_environment_says(void **state) {
+    (void)state;
+    static const char *const words[] = {"verify",  "recipe.yaml", "--stages",
+                                        "2",       "--set",       "pipeline.tape=spill",
+                                        "--steps", "2",           NULL};
+    if (!rv_h5_available()) skip();
+    assert_int_equal(setenv("TMPDIR", "/nowhere/at/all", 1), 0);
+    int code = run_words(words);
+    assert_int_equal(setenv("TMPDIR", folder, 1), 0);
+    assert_int_equal(code, 73);
+    assert_contains(err_text, "/nowhere/at/all/ranvier-tapes-");
+    code = run_words(words);
+    assert_int_equal(unsetenv("TMPDIR"), 0);
+    assert_int_equal(code, 0);
+}
+
+/* Said once when it is asked for, in --json runs on stderr, too; never otherwise. */
+static void cut_gradients_are_warned_of(void **state) {
+    (void)state;
+    static const char warning[] = "warning: pipeline.truncate: gradients go back over at most ";
+#define TRAIN(folder, ...)                                                                         \
+    RUN("train", "recipe.yaml", "-o", folder, "--set", "train.max_steps=1", "--set",               \
+        "pipeline.chunks=3", __VA_ARGS__)
+    assert_int_equal(TRAIN("cut0", "--set", "pipeline.truncate=0"), 0);
+    assert_null(strstr(err_text, "truncate"));
+    assert_int_equal(TRAIN("cut1", "--set", "pipeline.truncate=1"), 0);
+    assert_contains(err_text, warning);
+    assert_contains(err_text, "at most 1 chunk; what lies longer ago is not learned from");
+    assert_null(strstr(strstr(err_text, warning) + 1, warning));
+    assert_int_equal(TRAIN("cut2", "--set", "pipeline.truncate=2", "--stages", "2", "--json"), 0);
+    assert_contains(err_text, "at most 2 chunks; what lies longer ago is not learned from");
+#undef TRAIN
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_is_printed),
@@ -264,6 +300,8 @@ int main(void) {
         cmocka_unit_test(config_set_shows_the_option_as_place),
         cmocka_unit_test(config_missing_file_is_66),
         cmocka_unit_test(crash_says_where_and_keeps_its_signal),
+        cmocka_unit_test(temporary_files_go_where_the_environment_says),
+        cmocka_unit_test(cut_gradients_are_warned_of),
         cmocka_unit_test(data_damaged_is_65),
         cmocka_unit_test(data_counts_differ_is_refused),
         cmocka_unit_test(data_test_split_of_other_shape_is_65),

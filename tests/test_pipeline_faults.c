@@ -9,8 +9,10 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <errno.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "data/data.h"
@@ -116,6 +118,42 @@ static void disk_filled_meanwhile_keeps_the_checkpoint(void **state) {
         fill_meanwhile(cases[i][0], cases[i][1]);
         assert_int_equal(umount(in_folder("filled")), 0);
     }
+}
+
+/* Files may no longer grow beyond what a checkpoint takes: the next tape that is spilled fails, and
+ * the checkpoint that is there goes on. */
+static void tapes_that_cannot_be_written_keep_the_checkpoint(void **state) {
+    (void)state;
+    static const char *const sets[] = {"train.epochs=40", "checkpoint.every=3", "encode.steps=600",
+                                       "pipeline.tape=spill", "pipeline.chunks=6"};
+    const char *words[] = {"train", "recipe.yaml", "-q",     "--isa", "baseline", "--stages",
+                           "2",     "-o",          "spills", "--set", sets[0],    "--set",
+                           sets[1], "--set",       sets[2],  "--set", sets[3],    "--set",
+                           sets[4], "--resume",    "auto",   NULL};
+    struct stat about;
+    struct rlimit limit;
+    if (!rv_h5_available()) skip();
+    assert_true(signal(SIGXFSZ, SIG_DFL) != SIG_ERR); /* whoever started the tests may ignore it */
+    pid_t child = start(words);
+    for (int i = 0; i < 5000 && access(in_folder("spills/previous.h5"), F_OK) != 0; i++)
+        usleep(1000);
+    assert_int_equal(stat(in_folder("spills/last.h5"), &about), 0);
+    assert_int_equal(prlimit(child, RLIMIT_FSIZE, NULL, &limit), 0);
+    limit.rlim_cur = (rlim_t)about.st_size + 65536;
+    assert_int_equal(stat(in_folder("spills/tapes-0.h5.tmp"), &about), 0);
+    assert_true((rlim_t)about.st_size > limit.rlim_cur + 100000);
+    assert_int_equal(prlimit(child, RLIMIT_FSIZE, &limit, NULL), 0);
+    assert_int_equal(end(child), 74);
+    assert_contains(err_text, "spills/tapes-");
+    assert_contains(err_text, strerror(EFBIG));
+    assert_contains(err_text, "bytes needed");
+    assert_false(any_temporary("spills"));
+    assert_int_equal(RUN("check", "spills/last.h5"), 0);
+    assert_int_equal(RUN("check", "spills"), 0);
+    assert_int_equal(run_words(words), 0);
+    words[8] = "spills_whole";
+    assert_int_equal(run_words(words), 0);
+    assert_int_equal(RUN("diff", "spills_whole", "spills"), 0);
 }
 
 /* ---- memory that is not there ------------------------------------------------------------ */
@@ -333,6 +371,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_disks_fail_cleanly),
         cmocka_unit_test(disk_filled_meanwhile_keeps_the_checkpoint),
+        cmocka_unit_test(tapes_that_cannot_be_written_keep_the_checkpoint),
         cmocka_unit_test(memory_need_is_told_and_too_much_refused),
         cmocka_unit_test(long_runs_do_not_grow),
 #ifdef RV_FAULTS

@@ -354,24 +354,6 @@ static void verify_finds_every_way_identical(void **state) {
     assert_false(exists("runs"));
 }
 
-/* Tapes of a verification have no run folder. */
-static void temporary_files_go_where_the_environment_says(void **state) {
-    (void)state;
-    static const char *const words[] = {"verify",  "deep.yaml", "--stages",
-                                        "2",       "--set",     "pipeline.tape=spill",
-                                        "--steps", "2",         NULL};
-    if (!rv_h5_available()) skip();
-    deep_put("deep.yaml", "auto", "");
-    assert_int_equal(setenv("TMPDIR", "/nowhere/at/all", 1), 0);
-    int code = run_words(words);
-    assert_int_equal(setenv("TMPDIR", folder, 1), 0);
-    assert_int_equal(code, RV_CREATE);
-    assert_contains(err_text, "/nowhere/at/all/ranvier-tapes-");
-    code = run_words(words);
-    assert_int_equal(unsetenv("TMPDIR"), 0);
-    assert_int_equal(code, 0);
-}
-
 /* Losses of delayed updates that were found identical to the oracle's; the caller lets go. `set`:
  * assignments, to NULL. */
 static json_t *delayed(const char *schedule, const char *stages, const char *micros,
@@ -606,7 +588,6 @@ int main(void) {
         cmocka_unit_test(more_slots_than_messages_are_not_made),
         cmocka_unit_test(memory_limit_takes_a_plan_that_fits),
         cmocka_unit_test(verify_finds_every_way_identical),
-        cmocka_unit_test(temporary_files_go_where_the_environment_says),
         cmocka_unit_test(verify_finds_every_delayed_mode_identical_to_the_oracle),
         cmocka_unit_test(corrections_of_the_recipe_reach_the_training),
         cmocka_unit_test(delayed_recipes_that_cannot_be_are_refused),
