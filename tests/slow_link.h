@@ -73,8 +73,8 @@ static inline rv_status slow_publish(rv_link *link, rv_queue *queue) {
     slow_link *it = (slow_link *)(void *)link;
     slow_plan *plan = it->plan;
     void *slot = NULL;
-    /* One thread only. */
-    int n = plan->spoil_at || plan->fail_at || plan->swap_at ? ++plan->sent : 0;
+    bool counts = plan->spoil_at || plan->fail_at || plan->swap_at;
+    int n = counts ? __atomic_add_fetch(&plan->sent, 1, __ATOMIC_SEQ_CST) : 0;
     it->hold_out = -1;
     if (n && n == plan->fail_at) return rv_fail(RV_PEER, "link %s is broken", link->name);
     if (n && (n == plan->spoil_at || n == plan->swap_at))
