@@ -110,6 +110,7 @@ typedef struct rv_wish { /* from the command line; zeros: nothing */
     const char *schedule_file, *profile;
     const int *cuts; /* [stages - 1] where the recipe has none, or NULL */
     int devices;     /* stages, whatever the recipe says */
+    bool bare;       /* costs are measured only where something is to be chosen by them */
 } rv_wish;
 RV_CHECKED rv_status rv_setup_trainer(rv_setup *setup, rv_share *first, const float *block,
                                       int64_t total_steps, const rv_wish *wish);

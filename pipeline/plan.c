@@ -139,6 +139,10 @@ out:
 static rv_status cuts_find(const rv_plan_desc *desc, const rv_plan *plan, int *first) {
     rv_status status = RV_OK;
     const rv_net *net = desc->cost.net;
+    first[0] = 0, first[desc->stages] = net->layer_count;
+    for (int s = 1; s < desc->stages; s++) /* where there is one way only */
+        first[s] = net->block_first[s];
+    if (!plan->blocks.parts) return RV_OK;
     int blocks = net->block_count, stages = desc->stages;
     double *compute = NULL, *forward = NULL, *backward = NULL;
     rv_wire *wires = NULL;
@@ -162,7 +166,6 @@ static rv_status cuts_find(const rv_plan_desc *desc, const rv_plan *plan, int *f
                             .wires = wires,
                             .transfer = RV_TRANSFER_BLOCKING};
     TRY(rv_partition(&chain, &cuts));
-    first[0] = 0, first[stages] = net->layer_count;
     for (int s = 1; s < stages; s++)
         first[s] = net->block_first[cuts.cuts[s - 1]];
 out:
@@ -213,6 +216,36 @@ out:
     return status;
 }
 
+/* ---- what is measured -------------------------------------------------------------------- */
+
+/* Cuts are chosen by costs where there is more than one way to cut. */
+static bool cuts_open(const rv_plan_desc *desc) {
+    return !desc->cuts && desc->stages > 1 && desc->stages < desc->cost.net->block_count;
+}
+
+/* Nothing depends on what a part costs, and nobody asks: then a run begins at once. Scratch memory
+ * comes from the same measurement, so a limit of memory needs it. */
+static bool costs_idle(const rv_plan_desc *desc) {
+    const rv_generator *generator = desc->generator;
+    const bool fixed = desc->file || (generator && !generator->by_costs && generator->orders == 1);
+    return desc->bare && !desc->profile && fixed && (desc->file || desc->slots > 0) &&
+           !desc->chunks_auto && !cuts_open(desc) && desc->memory == 0 && desc->workers == 0 &&
+           !(desc->delay && desc->delay->mode);
+}
+
+/* Every stage counts as one. */
+static rv_status points_unit(const rv_plan_desc *desc, const int *first, rv_cost_points *points) {
+    rv_status status = RV_OK;
+    *points =
+        (rv_cost_points){.parts = desc->stages, .count = 1, .chunks = {desc->cost.train->chunks}};
+    TRY(rv_alloc((size_t)desc->stages, sizeof(rv_part_cost), "costs", &points->part[0]));
+    for (int s = 0; s < desc->stages; s++)
+        points->part[0][s] =
+            (rv_part_cost){.first = first[s], .last = first[s + 1], .f = 1, .b = 1, .w = 1};
+out:
+    return status;
+}
+
 /* ---- all together ----------------------------------------------------------------------- */
 
 static rv_status shape_check(const rv_plan_desc *desc) {
@@ -240,6 +273,12 @@ out:
 static rv_status stages_cost(const rv_plan_desc *desc, const rv_plan *plan,
                              rv_cost_points *points) {
     if (desc->profile) return points_sum(&plan->blocks, plan->first, plan->stages, points);
+    if (costs_idle(desc)) return points_unit(desc, plan->first, points);
+    /* Every block a stage: that has been measured. */
+    if (plan->blocks.parts == plan->stages &&
+        memcmp(plan->first, desc->cost.net->block_first,
+               sizeof *plan->first * (size_t)plan->stages) == 0)
+        return points_sum(&plan->blocks, plan->first, plan->stages, points);
     points_choose(desc, points);
     return points_measure(desc, plan->first, plan->stages, points);
 }
@@ -251,8 +290,10 @@ static rv_status blocks_cost(const rv_plan_desc *desc, rv_plan *plan) {
     if (desc->profile) TRY(rv_profile_read(desc->profile, net, plan));
     if (rv_plan_mixes(desc) && plan->spill == 0 && rv_h5_available())
         TRY(rv_cost_disk(desc->cost.train->scratch, &plan->spill));
-    if (desc->profile) return RV_OK;
+    if (desc->profile || costs_idle(desc)) goto out;
     TRY(rv_cost_transport(&plan->latency, &plan->bandwidth));
+    /* Blocks tell where to cut; smaller cuts are looked for where memory is short. */
+    if (desc->bare && !cuts_open(desc)) goto out;
     TRY(rv_alloc((size_t)net->block_count + 1, sizeof *first, "cuts", &first));
     memcpy(first, net->block_first, sizeof *first * (size_t)net->block_count);
     first[net->block_count] = net->layer_count;
@@ -373,11 +414,12 @@ rv_status rv_plan_make(const rv_plan_desc *desc, rv_plan *out) {
         TRY(file_read(desc, &s, &plan));
     } else {
         status = (s.delay ? rv_plan_seek_endless : rv_plan_seek)(&s, &plan);
-        if (status == RV_RESOURCE && !desc->cuts && plan.stages > 1)
+        if (status == RV_RESOURCE && cuts_open(desc))
             status = seek_smaller(desc, &s, &points, &plan);
         TRY(status);
     }
     TRY(sum_up(desc, &s, &plan));
+    if (costs_idle(desc)) plan.serial = 0;
     TRY(tape_tell(&s, &plan));
     *out = plan;
     plan = (rv_plan){0};

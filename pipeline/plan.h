@@ -25,6 +25,7 @@ typedef struct rv_plan_desc {
     double memory;   /* bytes for all stages together; 0: no limit */
     bool mixes;      /* with a limit: tapes are kept, recomputed or spilled, whatever is fastest */
     const char *profile; /* costs from this file instead of measuring; or NULL */
+    bool bare;           /* nobody asks what it costs: only what is needed to choose is measured */
     /* With a mode: the endless order of it, at fixed chunks and with whole tapes. Borrowed. */
     const rv_delay_desc *delay;
 } rv_plan_desc;
@@ -83,7 +84,7 @@ typedef struct rv_plan {
     double mixed_bound; /* where there was a choice: no mix at all makes the step shorter */
     double latency, bandwidth;
     double spill;  /* bytes per second to and from the disk; 0: not measured */
-    double serial; /* one step on one device, by the same costs */
+    double serial; /* one step on one device, by the same costs; 0: nothing was measured */
     double bound;  /* no schedule has a smaller makespan */
     double bytes;  /* of all stages, and the copy that saving takes */
     double copy;

@@ -70,6 +70,7 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         .chunks_auto = config->chunks_auto && !wish->schedule_file,
         .cuts = config->cut_count && !wish->devices ? config->cuts : wish->cuts,
         .profile = wish->profile,
+        .bare = wish->bare,
         .mixes = config->tape_auto && !setup->delay.mode,
         .delay = &setup->delay,
     };

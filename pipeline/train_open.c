@@ -288,7 +288,8 @@ rv_status rv_training_open(rv_training *training) {
     const rv_train_options *options = training->options;
     rv_setup *setup = &training->setup;
     rv_share *train = &training->share[RV_SPLIT_TRAIN];
-    rv_wish wish = {.schedule_file = options->schedule_file};
+    /* A timeline sets what was planned beside what was. */
+    rv_wish wish = {.schedule_file = options->schedule_file, .bare = !options->trace};
     char stem[256];
     float *block = NULL, *health;
     int count, *cuts = NULL;

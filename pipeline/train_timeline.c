@@ -32,7 +32,9 @@ rv_status rv_training_timeline(rv_training *training) {
     char *line = NULL;
     json_t *stages = NULL;
     if (!timeline || rv_timeline_steps(timeline) == 0) return RV_OK;
-    double planned = plan->bubble, measured = rv_timeline_bubble(timeline);
+    /* Where nothing was to be chosen costs were not measured: there is no plan to compare with. */
+    double planned = plan->serial > 0 ? plan->bubble : NAN;
+    double measured = rv_timeline_bubble(timeline);
     stages = json_array();
     for (int s = 0; s < plan->stages; s++) {
         rv_stage_times times;
@@ -40,8 +42,13 @@ rv_status rv_training_timeline(rv_training *training) {
         say_stage(training, s, &times);
         json_array_append_new(stages, stage_json(&times));
     }
-    rv_training_say(training, "bubble over %lld steps: planned %.1f %%, measured %.1f %%",
-                    (long long)rv_timeline_steps(timeline), 100 * planned, 100 * measured);
+    const long long steps = rv_timeline_steps(timeline);
+    if (isfinite(planned))
+        rv_training_say(training, "bubble over %lld steps: planned %.1f %%, measured %.1f %%",
+                        steps, 100 * planned, 100 * measured);
+    else
+        rv_training_say(training, "bubble over %lld steps: measured %.1f %%", steps,
+                        100 * measured);
     if (rv_timeline_flaw(timeline))
         rv_training_say(training, "the trace is not whole: %s", rv_timeline_flaw(timeline));
     json_t *root = json_pack("{s:s, s:I, s:o, s:o, s:O}", "event", "pipeline", "steps",

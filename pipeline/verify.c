@@ -28,12 +28,13 @@ static void trial_finish(trial *t) {
 }
 
 /* Recipe, data, device, network, forms, plan: as for training. */
-static rv_status trial_open(trial *t) {
+static rv_status trial_open(trial *t, bool bare) {
     rv_status status = RV_OK;
     const rv_plan_options *options = t->options;
     const rv_wish wish = {.schedule_file = options->schedule_file,
                           .profile = options->profile,
-                          .devices = options->devices};
+                          .devices = options->devices,
+                          .bare = bare};
     rv_setup *setup = &t->setup;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
     setup->config->train.scratch = options->scratch;
@@ -71,7 +72,7 @@ static rv_status dump_text(const rv_plan *plan, char **text) {
 rv_status rv_plan_run(const rv_plan_options *options, char **json) {
     rv_status status = RV_OK;
     trial t = {.options = options};
-    TRY(trial_open(&t));
+    TRY(trial_open(&t, false));
     if (options->dump) TRY(write_text(options->dump, &t.plan, dump_text));
     if (options->svg) TRY(write_text(options->svg, &t.plan, rv_plan_svg));
     TRY(rv_json_text(rv_plan_json(&t.plan, t.setup.net), false, json));
@@ -186,7 +187,7 @@ rv_status rv_verify_run(const rv_plan_options *options, char **json) {
     rv_engine *many = NULL;
     json_t *losses = json_array(), *difference = NULL;
     int64_t compared = 0;
-    TRY(trial_open(&t));
+    TRY(trial_open(&t, true));
     bool delayed = t.setup.delay.mode != NULL;
     int steps = options->steps ? options->steps : delayed ? DELAYED_STEPS : STEPS;
     TRY(measure_open(&t, steps));

@@ -81,10 +81,61 @@ static void tapes_of_many_stages_say_what_they_may_lose(void **state) {
     json_decref(plan);
 }
 
+/* With all fixed a training begins at once; its log then has no costs to tell. */
+static void costs_are_measured_where_something_depends_on_them(void **state) {
+    (void)state;
+    static const struct {
+        const char *word[4];
+        bool measured;
+    } cases[] = {
+        {{"--set", "pipeline.cuts=[fc2]", "--set", "pipeline.slots=2"}, false},
+        {{"--set", "pipeline.slots=2", "--max-time", "01:00:00"}, true}, /* cuts */
+        {{"--set", "pipeline.cuts=[fc2]", "--set", "pipeline.slots=auto"}, true},
+        {{"--set", "pipeline.cuts=[fc2]", "--set", "pipeline.memory=1GiB"}, true},
+    };
+    static const char text[] =
+        "seed: 7\ndata: {reader: manifold, units: 32, classes: 4, samples: 64}\n"
+        "encode: {kind: constant, steps: 6}\nnetwork:\n"
+        "  - {name: fc1, kind: linear, units: 16}\n"
+        "  - {name: n1, kind: lif, beta: 0.9}\n"
+        "  - {name: fc2, kind: linear, units: 8}\n"
+        "  - {name: n2, kind: lif, beta: 0.9}\n"
+        "  - {name: fc3, kind: linear, units: 4}\n"
+        "  - {name: n3, kind: li, beta: 0.9}\n"
+        "loss: {kind: cross_entropy, readout: membrane_mean}\n"
+        "train: {epochs: 1, batch: 16, micro_batches: 2}\n"
+        "pipeline: {stages: 2, chunks: 3, schedule: 1f1b}\n";
+    char out[16];
+    tiny_put(in_folder("fixed.yaml"), text, sizeof text - 1);
+    for (int k = 0; k < 4; k++) {
+        const char *const *word = cases[k].word;
+        snprintf(out, sizeof out, "fixed%d", k);
+        assert_int_equal(RUN("train", "fixed.yaml", "-o", out, word[0], word[1], word[2], word[3]),
+                         0);
+        if (!strstr(err_text, " times one device") == cases[k].measured)
+            fail_msg("case %d: %s", k, err_text);
+        if (!strstr(err_text, " steps: planned ") == cases[k].measured)
+            fail_msg("case %d: %s", k, err_text);
+    }
+    const char *const *word = cases[0].word; /* a timeline compares with what was planned */
+    assert_int_equal(RUN("train", "fixed.yaml", "-o", "fixed4", "--trace", "t.json", word[0],
+                         word[1], word[2], word[3]),
+                     0);
+    assert_contains(err_text, " times one device");
+    assert_int_equal(RUN("plan", "fixed.yaml", word[0], word[1], word[2], word[3], "--json"), 0);
+    json_t *plan = parse_out();
+    assert_true(number(plan, "one_device_ms") > 0);
+    assert_int_equal(json_array_size(json_object_get(json_object_get(plan, "profile"), "points")),
+                     1);
+    json_decref(plan);
+    assert_int_equal(RUN("verify", "fixed.yaml", word[0], word[1], word[2], word[3]), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_gives_chunk_zero_what_is_done_once),
         cmocka_unit_test(tapes_of_many_stages_say_what_they_may_lose),
+        cmocka_unit_test(costs_are_measured_where_something_depends_on_them),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }
