@@ -12,6 +12,8 @@
 #include <signal.h>
 
 #include "data/data.h"
+#include "pipeline/internal.h"
+#include "pipeline/timeline.h"
 #include "tests/spawn.h"
 
 /* The trace as an array; one that was cut short gets the bracket that the format lets it lack. */
@@ -174,6 +176,57 @@ static void report_accounts_for_the_time_of_every_stage(void **state) {
     json_decref(root);
 }
 
+/* A round in which stage 1 waits 10 ms, computes F for `f` ms, waits 5 ms for a message and 3 ms
+ * for a slot, computes B for 8 ms, updates for 7 ms, and rests for 12 ms and more. */
+static void round_play(rv_timeline *timeline, double f) {
+    const rv_work work[] = {{.kind = RV_WORK_F}, {.kind = RV_WORK_B}, {.kind = RV_WORK_U}};
+    rv_timeline_begin(timeline, true);
+    double at = rv_host_seconds() + 0.010, ms = 0.001;
+    for (int s = 0; s < 2; s++) {
+        rv_track *track = rv_timeline_track(timeline, s);
+        double b = at + (f + 8) * ms;
+        rv_track_wait(track, NULL, true, at - 10 * ms, at);
+        rv_track_item(track, &work[0], at, at + f * ms);
+        rv_track_wait(track, NULL, true, at + f * ms, at + (f + 5) * ms);
+        rv_track_wait(track, NULL, false, at + (f + 5) * ms, b);
+        rv_track_item(track, &work[1], b, b + 8 * ms);
+        rv_track_item(track, &work[2], b + 8 * ms, b + 15 * ms);
+    }
+    while (rv_host_seconds() < at + (f + 8 + 15 + 12) * ms)
+        usleep(500);
+    rv_timeline_end(timeline);
+}
+
+/* Every class gets what was spent in it, cold rounds left out, and nothing is left over: what no
+ * class counts would be `other`. */
+static void every_class_of_time_counts_what_was_spent_in_it(void **state) {
+    (void)state;
+    const rv_schedule schedule = {.stages = 2, .micros = 1, .chunks = 1};
+    rv_timeline *timeline = NULL;
+    assert_int_equal(rv_timeline_create(NULL, &schedule, NULL, 0, &timeline), RV_OK);
+    double begun = 0;
+    for (int round = 0; round < 4; round++) {
+        if (round == 2) begun = rv_host_seconds();
+        round_play(timeline, round < 2 ? 90 : 20);
+    }
+    double wall = rv_host_seconds() - begun;
+    assert_int_equal(rv_timeline_steps(timeline), 2);
+    for (int s = 0; s < 2; s++) {
+        rv_stage_times t;
+        rv_timeline_times(timeline, s, &t);
+        const double want[] = {0.056, 0.010, 0.006, 0.014},
+                     got[] = {t.busy, t.data, t.slot, t.optimizer};
+        for (int k = 0; k < 4; k++)
+            if (fabs(got[k] - want[k]) > 1e-6) fail_msg("class %d: %g, not %g", k, got[k], want[k]);
+        assert_true(t.fill >= 0.020 && t.drain >= 0.024); /* and what the machine was late */
+        assert_true(fabs(t.other) < 1e-6);
+        double sum = t.busy + t.fill + t.drain + t.data + t.slot + t.optimizer + t.other;
+        assert_true(fabs(sum - t.total) < 1e-6);
+        assert_true(t.total <= wall && t.total > 0.056 + 0.050 + 0.024);
+    }
+    rv_timeline_destroy(timeline);
+}
+
 /* One stage is run as a pipeline then: the same bits. */
 static void one_stage_is_traced_and_keeps_its_bits(void **state) {
     (void)state;
@@ -229,6 +282,7 @@ int main(void) {
         cmocka_unit_test(trace_holds_every_item_message_and_queue),
         cmocka_unit_test(trace_holds_what_goes_to_files),
         cmocka_unit_test(report_accounts_for_the_time_of_every_stage),
+        cmocka_unit_test(every_class_of_time_counts_what_was_spent_in_it),
         cmocka_unit_test(one_stage_is_traced_and_keeps_its_bits),
         cmocka_unit_test(trace_of_a_killed_run_is_valid),
         cmocka_unit_test(file_that_cannot_be_made_is_refused),
