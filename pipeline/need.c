@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "pipeline/order.h"
+#include "pipeline/plan.h"
 #include "pipeline/stage.h"
 #include "pipeline/train.h"
 
@@ -49,6 +51,30 @@ static double chunks_held(const rv_config *config) {
     return S > 1 ? fmin(all, most) : config->train.chunks;
 }
 
+/* Weights that delayed stages keep beside the newest. Where the recipe has no cuts, or such as the
+ * plan will refuse, stages have an equal share each. And the tapes they hold, a mean of them. */
+static double versions_bytes(const rv_setup *setup, double *chunks) {
+    const rv_train_desc *train = &setup->config->train;
+    const int S = setup->config->stages;
+    const int last = setup->net->layer_count;
+    const int *cuts = setup->config->cut_count == S - 1 ? setup->config->cuts : NULL;
+    const rv_range whole = rv_net_range(setup->net, 0, last);
+    double bytes = 0, tapes = 0;
+    for (int s = 0; s < S; s++) {
+        const rv_delay_shape shape = {S, train->chunks, train->micro_batches, s};
+        const rv_order order = {.rule = rv_delay_rule_of(&setup->delay, &shape),
+                                .chunks = train->chunks,
+                                .group = train->micro_batches};
+        const int from = cuts && s > 0 ? cuts[s - 1] : 0, to = cuts && s < S - 1 ? cuts[s] : last;
+        const bool known = cuts && from < to && to <= last;
+        const rv_range part = known ? rv_net_range(setup->net, from, to) : whole;
+        bytes += rv_weights_bytes(&order.rule, &part) / (known ? 1 : S);
+        tapes += (double)rv_order_tapes(&order) / S;
+    }
+    *chunks = tapes;
+    return bytes;
+}
+
 /* Tapes of a step and states of its micro-batches. What is not kept B makes on a bench, which is
  * taken until W has run. What B needs beside them is about a tape more where layers are planes;
  * products of others run in parts, a quarter as measured. */
@@ -88,18 +114,26 @@ out:
 /* What is there at once: while costs are measured, a network of one micro-batch, a stage for every
  * block, for each stage that the machine can run beside others; then the run. Stages have a common
  * copy of all they hold, out of which is saved. */
-static rv_status phases_bytes(const rv_config *config, const rv_net *net, double *measuring,
-                              double *running) {
+static rv_status phases_bytes(const rv_setup *setup, double *measuring, double *running) {
     rv_status status = RV_OK;
+    const rv_config *config = setup->config;
+    const rv_net *net = setup->net;
+    const bool delayed = setup->delay.mode != NULL;
     const rv_train_desc *train = &config->train;
     double messages, rigs = fmin(config->stages, rv_host_threads());
     const rv_range whole = rv_net_range(net, 0, net->layer_count);
     const bool spills = rv_tape_has(&whole, train->tape, RV_TAPE_SPILL);
     TRY(messages_bytes(net, train, &messages));
+    double chunks = chunks_held(config), kept = 0;
+    if (delayed) kept = versions_bytes(setup, &chunks);
     *running = weights_bytes(net, train) + saving_bytes(net, train) +
-               tapes_bytes(net, train, chunks_held(config), spills ? 1 + AHEAD : 1);
+               tapes_bytes(net, train, chunks, spills ? 1 + AHEAD : 1);
     *measuring = 0;
-    bool copied = config->stages > 1 || train->tape || train->tape_dtype;
+    /* Versions are there packed as well. Common to all stages is a copy of them and the newest, in
+     * which a file is made as out of the weights. */
+    if (delayed)
+        *running += 2 * kept + (rv_h5_available() ? 5 : 1) * (kept + 4 * (double)net->n_all);
+    bool copied = config->stages > 1 || delayed || train->tape || train->tape_dtype;
     if (copied) *running += weights_bytes(net, train) - 4 * (double)net->n_all;
     if (config->stages < 2) goto out;
     /* Beside the weights to start from. There all B run before the first W. */
@@ -116,7 +150,7 @@ rv_status rv_training_memory(const rv_training *training) {
     rv_status status = RV_OK;
     const rv_setup *setup = &training->setup;
     double measuring, running;
-    TRY(phases_bytes(setup->config, setup->net, &measuring, &running));
+    TRY(phases_bytes(setup, &measuring, &running));
     double need =
         rv_host_resident() + batches_bytes(training) + fmax(measuring, running) + LIBRARIES;
     /* The plan will see to it, but for the file in the making. */

@@ -238,6 +238,40 @@ static void batches_of_few_parts_are_told(void **state) {
     assert_int_equal(count_of(err_text, warning), 0);
 }
 
+/* What is told to be needed before the start is what is taken: versions in the stages, packed, and
+ * in every shape on their way into a file. Sanitizers take memory of their own. */
+static void memory_of_versions_is_foretold(void **state) {
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+    if (!rv_h5_available()) skip();
+    static const char *const wide[] = {"network.a.units=1024", "network.b.units=1024",
+                                       "network.c.units=1024", "data.units=1024",
+                                       "train.max_steps=9",    "data.samples=120"};
+    for (int k = 0; k < LATE_MODES; k += stride() == 100 ? 4 : 1) {
+        const late_mode *mode = &late_modes[k];
+        char run[32];
+        const char *const *w = wide;
+        late_recipe("wide.yaml", mode, "");
+        snprintf(run, sizeof run, "wide%d", k);
+        if (RUN("train", "wide.yaml", "-o", run, "--json", "--set", w[0], "--set", w[1], "--set",
+                w[2], "--set", w[3], "--set", w[4], "--set", w[5]) != 0)
+            fail_msg("%s", err_text);
+        json_t *root = parse_out();
+        const double peak = json_real_value(json_object_get(root, "peak_mb"));
+        const char *told = strstr(err_text, "memory: about ");
+        assert_non_null(told);
+        const double need = strtod(told + strlen("memory: about "), NULL);
+        print_message("%s %s: %.0f MB foretold, %.0f MB taken\n", mode->schedule, mode->corrections,
+                      need, peak);
+        if (fabs(need - peak) > fmax(0.1 * peak, 8.4))
+            fail_msg("%s %s: %.0f MB foretold, %.0f MB taken", mode->schedule, mode->corrections,
+                     need, peak);
+        json_decref(root);
+    }
+}
+
 /* What a stage meets while others are ahead ends the run, and is told as in a step. */
 static void weights_that_burst_are_found(void **state) {
     (void)state;
@@ -272,6 +306,7 @@ int main(void) {
         cmocka_unit_test(stopped_runs_go_on_with_the_same_bits),
         cmocka_unit_test(runs_go_on_with_their_own_delay_alone),
         cmocka_unit_test(synchronous_runs_go_on_scaled),
+        cmocka_unit_test(memory_of_versions_is_foretold),
         cmocka_unit_test(words_hold_every_cut),
         cmocka_unit_test(batches_of_few_parts_are_told),
         cmocka_unit_test(weights_that_burst_are_found),
