@@ -74,6 +74,9 @@ static void say_plan(const rv_training *training) {
         used += (size_t)snprintf(cuts + used, sizeof cuts - used, "%s%s",
                                  s > 1 ? ", " : ", cut before ",
                                  rv_net_layer_name(setup->net, plan->first[s]));
+    if (plan->workers != plan->stages && used < sizeof cuts)
+        snprintf(cuts + used, sizeof cuts - used, ", shared by %d worker%s", plan->workers,
+                 plan->workers == 1 ? "" : "s");
     used = 0;
     for (int s = 0; plan->tape && s < plan->stages && used < sizeof tapes; s++)
         used += (size_t)snprintf(tapes + used, sizeof tapes - used, "%s%s",

@@ -391,6 +391,10 @@ static void runs_go_on_with_the_same_bits(void **state) {
         RUN("train", "blocks.yaml", "-q", "--resume", "blocks", "--stages", "2", "--set", sets[0]),
         0);
     late_same(&it, "blocks", "blocks");
+    assert_int_equal(RUN("train", "blocks.yaml", "-o", "told", "--stages", "2", "--set", sets[0],
+                         "--set", "train.max_steps=3"),
+                     0);
+    assert_contains(err_text, "cut before b, c, out, shared by 2 workers; schedule spikepipe");
     late_finish(&it);
     ERROR(78, "other delayed stages", "train", "blocks.yaml", "--resume", "blocks", "--set",
           sets[0], "--set", "pipeline.schedule=pb");
