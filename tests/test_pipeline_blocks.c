@@ -53,6 +53,7 @@ static const pipe_net net_of_blocks = {"blocks", "rate", 0, many_blocks};
 typedef struct trial {
     small s;
     rv_delay_desc delay;
+    int first[BLOCKS + 1]; /* borrowed by both */
     double cost[4][BLOCKS];
     rv_costs costs;
     rv_ranks ranks;
@@ -87,12 +88,11 @@ static void trial_open(trial *t, const pipe_way *way, int seed, const char *cons
     rv_delay_train(&t->delay, &t->s.train);
     OK(rv_delay_check(&t->delay, &t->s.train));
     assert_int_equal(t->s.net->block_count, BLOCKS);
-    int first[BLOCKS + 1];
-    memcpy(first, t->s.net->block_first, sizeof *first * BLOCKS);
-    first[BLOCKS] = t->s.net->layer_count;
+    memcpy(t->first, t->s.net->block_first, sizeof *t->first * BLOCKS);
+    t->first[BLOCKS] = t->s.net->layer_count;
     OK(rv_ranks_init(&t->ranks, BLOCKS, way->chunks, way->stages, &t->costs));
     OK(rv_schedule_blocks(&t->delay, &t->ranks, &t->costs, UPDATES, way->slots, &t->schedule));
-    rv_pipeline_desc desc = pipe_desc(&t->s, way, first, &t->schedule);
+    rv_pipeline_desc desc = pipe_desc(&t->s, way, t->first, &t->schedule);
     desc.delay = &t->delay, desc.ranks = &t->ranks;
     OK(rv_pipeline_create(&desc, &t->pipeline));
     const rv_oracle_desc how = {.net = t->s.net,
@@ -103,7 +103,7 @@ static void trial_open(trial *t, const pipe_way *way, int seed, const char *cons
                                 .total_steps = 100,
                                 .delay = &t->delay,
                                 .stages = BLOCKS,
-                                .first = first};
+                                .first = t->first};
     OK(rv_oracle_create(&how, &t->oracle));
     OK(rv_optimizer_create(t->s.net, &t->s.train, 100, &t->a));
     OK(rv_optimizer_create(t->s.net, &t->s.train, 100, &t->b));
