@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define CALL(site, call) (rv_fault(site) ? (errno = EIO, (ssize_t)-1) : (call))
@@ -70,6 +71,18 @@ out:
     return status;
 }
 
+/* HDF5 1.10 crashes at the end of a process in which closing a file has failed: so it never makes
+ * one that is larger than a file may be. */
+static rv_status size_check(const char *folder, size_t bytes) {
+    enum { FRAME = 1 << 16 }; /* more than HDF5 puts around the records */
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return RV_OK;
+    if (bytes <= SIZE_MAX - FRAME && bytes + FRAME <= limit.rlim_cur) return RV_OK;
+    return rv_fail(RV_IO,
+                   "%s: spilled tapes need a file of %zu bytes, %llu are allowed (ulimit -f)",
+                   folder, bytes, (unsigned long long)limit.rlim_cur);
+}
+
 rv_status rv_spill_create(const char *folder, const char *name, size_t records, size_t bytes,
                           rv_spill **out) {
     rv_status status = RV_OK;
@@ -82,6 +95,7 @@ rv_status rv_spill_create(const char *folder, const char *name, size_t records, 
     it->fd = -1, it->records = records, it->bytes = bytes;
     TRY(rv_alloc(records, sizeof *it->sums, "sums", &it->sums));
     TRY(rv_commit_room(folder, "spilled tapes", all));
+    TRY(size_check(folder, all));
     TRY(name ? named(it, folder, name) : nameless(it, folder));
     TRY(rv_h5_reserve(it->path, "tapes", records, bytes, &it->offset));
     it->fd = open(it->path, O_RDWR | O_CLOEXEC);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -167,8 +168,26 @@ static void finite_values_stay_finite(void **state) {
     assert_memory_equal(got, want, sizeof got);
 }
 
+/* Before HDF5 meets the limit of a file's size. */
+static void file_that_may_not_be_so_large_is_refused(void **state) {
+    (void)state;
+    struct rlimit before, limit;
+    rv_spill *spill = NULL;
+    if (!rv_h5_available()) skip();
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = before;
+    limit.rlim_cur = RECORDS * BYTES;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    rv_status status = rv_spill_create(NULL, NULL, RECORDS, BYTES, &spill);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(status, RV_IO);
+    assert_non_null(strstr(rv_error_get()->message, "ulimit -f"));
+    assert_null(spill);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(file_that_may_not_be_so_large_is_refused),
         cmocka_unit_test(records_come_back_in_any_order),
         cmocka_unit_test(files_are_hdf5_named_and_gone_at_the_end),
         cmocka_unit_test(files_without_a_name_lie_in_their_folder),
