@@ -2,6 +2,7 @@
  * Profiles: block costs as JSON, so that a plan can be made where the machine is not. Times are in
  * milliseconds, as everywhere in JSON.
  */
+#include <math.h>
 #include <string.h>
 
 #include "pipeline/plan.h"
@@ -95,6 +96,20 @@ out:
     return status;
 }
 
+/* Shares of nothing are no numbers. */
+static bool is_free(const rv_cost_points *points) {
+    double sum = INFINITY;
+    for (int k = 0; k < points->count; k++) {
+        double point = 0;
+        for (int i = 0; i < points->parts; i++) {
+            const rv_part_cost *block = &points->part[k][i];
+            point += block->f + block->b + block->w;
+        }
+        sum = fmin(sum, point);
+    }
+    return sum <= 0;
+}
+
 /* The profile itself, or the JSON of a plan that holds one. */
 rv_status rv_profile_read(const char *path, const rv_net *net, rv_plan *plan) {
     rv_status status = RV_OK;
@@ -123,6 +138,7 @@ rv_status rv_profile_read(const char *path, const rv_net *net, rv_plan *plan) {
     plan->blocks.parts = net->block_count;
     for (size_t k = 0; k < json_array_size(points); k++)
         TRY(point_read(path, json_array_get(points, k), net, (int)k, &plan->blocks));
+    if (is_free(&plan->blocks)) FAIL(RV_DATA, "%s: all costs of a point are 0", path);
 out:
     json_decref(root);
     rv_free(text);

@@ -46,10 +46,11 @@ rv_status rv_setup_check_pipeline(const rv_setup *setup) {
         status = rv_fail(RV_CONFIG, "schedule %s has one stage, not %d", config->schedule,
                          config->stages);
     else if (config->cut_count == 0 && config->stages > setup->net->block_count)
-        status = rv_fail(RV_CONFIG,
-                         "%d stages, but the network has %d blocks (a map with what follows it); "
-                         "pipeline.cuts may cut elsewhere",
-                         config->stages, setup->net->block_count);
+        status = rv_fail(
+            RV_CONFIG, "%d stages, but the network has %d blocks (a map with what follows it)%s",
+            config->stages, setup->net->block_count,
+            setup->delay.mode && setup->delay.mode->blocks ? ", and no more workers can share them"
+                                                           : "; pipeline.cuts may cut elsewhere");
     status = placed(config, "stages", status);
 out:
     return status;

@@ -44,6 +44,16 @@ static void plan_gives_chunk_zero_what_is_done_once(void **state) {
     assert_int_equal(json_dump_file(profile, in_folder("held.json"), 0), 0);
     ERROR(65, "block 0 has more f_once_ms than all of it", "plan", "held.yaml", "--profile",
           "held.json");
+    /* Nor nothing but zeros. */
+    static const char *const costs[] = {"f_ms",      "b_ms",      "w_ms",
+                                        "f_once_ms", "b_once_ms", "w_once_ms"};
+    for (size_t i = 0; i < json_array_size(json_object_get(points, "blocks")); i++)
+        for (size_t k = 0; k < sizeof costs / sizeof *costs; k++)
+            json_object_set_new(json_array_get(json_object_get(points, "blocks"), i), costs[k],
+                                json_real(0));
+    assert_int_equal(json_dump_file(profile, in_folder("held.json"), 0), 0);
+    ERROR(65, "all costs of a point are 0", "plan", "held.yaml", "--stages", "1", "--profile",
+          "held.json");
     json_decref(plan);
 }
 
