@@ -113,10 +113,15 @@ static double batches_bytes(const rv_plan_search *s, int chunks) {
     return (rv_order_fed(&order) + RV_FLOW_BESIDE) * update * (double)rv_flow_bytes(batch);
 }
 
-/* Saving takes a copy of everything (a single stage has it anyway), of versions two. */
+/* Saving takes a copy of everything (a plain trainer has it anyway), of versions two. */
 static double copy_bytes(const rv_plan_search *s, int chunks) {
-    const double block = 4 * (double)s->desc->cost.net->n_all;
-    double bytes = s->stages > 1 || s->delay ? s->copies * block : 0;
+    const rv_net *net = s->desc->cost.net;
+    const rv_range whole = rv_net_range(net, 0, net->layer_count);
+    const double block = 4 * (double)net->n_all;
+    bool piped = s->stages > 1 || s->delay || s->desc->cost.train->tape_dtype ||
+                 rv_tape_has(&whole, s->tape, RV_TAPE_RECOMPUTE) ||
+                 rv_tape_has(&whole, s->tape, RV_TAPE_SPILL);
+    double bytes = piped ? s->copies * block : 0;
     if (!s->delay) return bytes;
     bytes += 2 * block;
     for (int i = 0; i < s->stages; i++) {

@@ -85,6 +85,15 @@ static void tapes_of_many_stages_say_what_they_may_lose(void **state) {
     assert_contains(out_text, "stage to stage (heuristic)");
     assert_int_equal(RUN("plan", "many.yaml", "--stages", "6"), 0);
     assert_contains(out_text, "the fastest mix that fits pipeline.memory of all");
+    /* A single stage that spills is a pipeline, which is saved from a copy. */
+    for (int spills = 0; spills < 2; spills++) {
+        assert_int_equal(RUN("plan", "many.yaml", "--stages", "1", "--json", "--set",
+                             spills ? "pipeline.tape=spill" : "pipeline.tape=keep"),
+                         0);
+        plan = parse_out();
+        assert_true((number(plan, "copy_bytes") > 0) == spills);
+        json_decref(plan);
+    }
     assert_int_equal(RUN("plan", "many.yaml", "--set", "pipeline.memory=null", "--json"), 0);
     plan = parse_out();
     assert_true(json_is_null(json_object_get(plan, "tapes_chosen")));
