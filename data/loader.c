@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { SLOTS = 3 };
+enum { SLOTS = RV_LOADER_SLOTS };
 
 typedef struct slot { /* memory for one batch, of `room` samples */
     int room;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "pipeline/flow.h"
 #include "pipeline/plan.h"
 
 /* NULL in *out: auto, or delayed. The name is looked up here and not by the parser, which does not
@@ -81,20 +82,23 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         desc.stages = setup->net->block_count;
         desc.cuts = setup->net->block_first + 1;
     }
+    /* Costs are measured with one micro-batch of real data, since events cost what spikes there
+     * are. */
+    if (first->source.count < rows) rows = (int)first->source.count;
+    TRY(rv_loader_first(first->loader, rows, &batch));
     if (config->pipeline_memory > 0) {
-        /* The limit is for the whole process: data and network have taken their part already. */
-        desc.memory = config->pipeline_memory - rv_host_resident();
+        /* The limit is for the whole process: data and network have taken their part already, and
+         * the loader will fill its slots. */
+        const double taken = rv_host_resident() + (double)RV_LOADER_SLOTS * train->batch / rows *
+                                                      (double)rv_flow_bytes(batch);
+        desc.memory = config->pipeline_memory - taken;
         if (desc.memory <= 0)
             TRY(placed(config, "memory",
                        rv_fail(RV_RESOURCE,
                                "pipeline.memory: %.1f MB, but the process takes %.1f MB before it "
                                "trains",
-                               config->pipeline_memory / 1e6, rv_host_resident() / 1e6)));
+                               config->pipeline_memory / 1e6, taken / 1e6)));
     }
-    /* Costs are measured with one micro-batch of real data, since events cost what spikes there
-     * are. */
-    if (first->source.count < rows) rows = (int)first->source.count;
-    TRY(rv_loader_first(first->loader, rows, &batch));
     desc.cost = (rv_cost_desc){
         .net = setup->net,
         .encoder = &config->encode,
