@@ -247,7 +247,9 @@ static void delayed_plans_are_shown(void **state) {
             const json_t *counts = json_object_get(late, "forward");
             double passes = json_number_value(json_array_get(counts, json_array_size(counts) - 1));
             sum += number(stage, "peak_bytes");
-            assert_true(passes == number(late, "updates") * 3 * (batch ? 2 : 1));
+            /* Workers that share stages may be some F before or behind where the window ends. */
+            double cut = passes - number(late, "updates") * 3 * (batch ? 2 : 1);
+            assert_true(fabs(cut) <= (row->blocks ? 3 * number(late, "versions") : 0));
             assert_int_equal(number(late, "versions"), json_array_size(counts));
             assert_true(number(late, "stash_bytes") ==
                         number(json_object_get(stage, "bytes"), "versions"));
