@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "data/data.h"
 #include "tests/spawn.h"
 
 static double number(const json_t *object, const char *key) {
