@@ -156,6 +156,31 @@ static void tapes_that_cannot_be_written_keep_the_checkpoint(void **state) {
     assert_int_equal(RUN("diff", "spills_whole", "spills"), 0);
 }
 
+/* Files may not grow beyond 256 bytes from the start: what the main thread writes, with no signal
+ * blocked as in the threads that save, fails as any other write does. */
+static void a_file_over_the_limit_is_a_failed_write(void **state) {
+    (void)state;
+    static const struct {
+        const char *words[6], *what;
+    } cases[] = {{{"list", "keys"}, "standard output"},
+                 {{"plan", "recipe.yaml", "--svg", "limit.svg"}, "limit.svg"},
+                 {{"train", "recipe.yaml", "-q", "-o", "limit"}, "limit/"}};
+    struct rlimit before, limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_true(signal(SIGXFSZ, SIG_DFL) != SIG_ERR); /* whoever started the tests may ignore it */
+    limit = (struct rlimit){.rlim_cur = 256, .rlim_max = before.rlim_max};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0); /* the child has it, too */
+        pid_t child = start(cases[i].words);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        int code = end(child);
+        if (code != 74) fail_msg("%s: %d: %s", cases[i].what, code, err_text);
+        assert_contains(err_text, cases[i].what);
+        assert_contains(err_text, strerror(EFBIG));
+    }
+    assert_int_not_equal(access(in_folder("limit.svg"), F_OK), 0);
+}
+
 /* ---- memory that is not there ------------------------------------------------------------ */
 
 static void memory_need_is_told_and_too_much_refused(void **state) {
@@ -372,6 +397,7 @@ int main(void) {
         cmocka_unit_test(small_disks_fail_cleanly),
         cmocka_unit_test(disk_filled_meanwhile_keeps_the_checkpoint),
         cmocka_unit_test(tapes_that_cannot_be_written_keep_the_checkpoint),
+        cmocka_unit_test(a_file_over_the_limit_is_a_failed_write),
         cmocka_unit_test(memory_need_is_told_and_too_much_refused),
         cmocka_unit_test(long_runs_do_not_grow),
 #ifdef RV_FAULTS
