@@ -8,6 +8,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifdef RV_HDF5
@@ -20,7 +21,6 @@ bool rv_h5_available(void) {
     return false;
 }
 
-/* The image is asked for twice: first its size. */
 rv_status rv_h5_write(const rv_h5_list *list, const char *name, char **bytes, size_t *size) {
     (void)list, (void)bytes, (void)size;
     return rv_fail(RV_CONFIG, "%s: this program was built without HDF5 and has no model files",
@@ -124,21 +124,18 @@ static hid_t text_type(size_t length) {
     return type;
 }
 
-/* An image in memory as an open file; bytes NULL: a new one. The name is a label only: the core
- * driver without backing store opens no file. */
-static hid_t image_open(const char *bytes, size_t size) {
-    hid_t file = H5I_INVALID_HID, access = H5Pcreate(H5P_FILE_ACCESS);
-    if (access < 0) return file;
-    if (H5Pset_fapl_core(access, CHUNK_MOST, 0) >= 0 &&
-        H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST) >= 0 &&
-        H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0) { /* nothing outlives the file */
-        if (!bytes)
-            file = H5Fcreate("memory", H5F_ACC_TRUNC, H5P_DEFAULT, access);
-        else if (H5Pset_file_image(access, (void *)bytes, size) >= 0) /* HDF5 copies it */
-            file = H5Fopen("memory", H5F_ACC_RDONLY, access);
+/* For files in memory: without backing store the core driver opens none, and the file's name is a
+ * label only. */
+static hid_t memory_access(void) {
+    hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    if (access >= 0 &&
+        (H5Pset_fapl_core(access, CHUNK_MOST, 0) < 0 ||
+         H5Pset_libver_bounds(access, H5F_LIBVER_LATEST, H5F_LIBVER_LATEST) < 0 ||
+         H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) < 0)) { /* nothing outlives the file */
+        (void)H5Pclose(access);
+        return H5I_INVALID_HID;
     }
-    (void)H5Pclose(access);
-    return file;
+    return access;
 }
 
 /* ---- writing ----------------------------------------------------------------------------- */
@@ -168,6 +165,8 @@ static rv_status dataset_write(hid_t file, const rv_h5_item *item, const char *n
     hid_t space = H5I_INVALID_HID, create = H5I_INVALID_HID, links = H5I_INVALID_HID,
           data = H5I_INVALID_HID;
     herr_t closed = 0;
+    const void *values;
+    void *made = NULL;
     for (int i = 0; i < item->rank; i++)
         dim[i] = (hsize_t)item->dim[i];
     space = H5Screate_simple(item->rank, dim, NULL);
@@ -175,9 +174,10 @@ static rv_status dataset_write(hid_t file, const rv_h5_item *item, const char *n
     links = H5Pcreate(H5P_LINK_CREATE);
     if (space < 0 || create < 0 || links < 0 || H5Pset_create_intermediate_group(links, 1) < 0)
         TRY(fail_h5(RV_INTERNAL, name, "describe", item->path));
+    TRY(rv_h5_data(item, &values, &made));
     data = H5Dcreate2(file, item->path, file_type(item->type), space, links, create, H5P_DEFAULT);
     if (data < 0 ||
-        H5Dwrite(data, memory_type(item->type), H5S_ALL, H5S_ALL, H5P_DEFAULT, item->data) < 0)
+        H5Dwrite(data, memory_type(item->type), H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0)
         TRY(fail_h5(RV_INTERNAL, name, "write", item->path));
 out:
     /* H5Dclose is where HDF5 tells of chunks it could not write. */
@@ -186,6 +186,7 @@ out:
     if (links >= 0) (void)H5Pclose(links);
     if (create >= 0) (void)H5Pclose(create);
     if (space >= 0) (void)H5Sclose(space);
+    rv_free(made);
     return status;
 }
 
@@ -274,70 +275,87 @@ out:
     return status;
 }
 
-/* ---- the superblock ----------------------------------------------------------------------- */
-static uint32_t rotate(uint32_t word, int bits) {
-    return word << bits | word >> (32 - bits);
+/* ---- the image ----------------------------------------------------------------------------- */
+/* The core driver's memory is the file: it is taken over when the file is closed, where
+ * H5Fget_file_image would make another copy. (In 1.10 that copy also has a wrong checksum over its
+ * superblock.) The driver asks for whole CHUNK_MOST; those are maps of their own that move without
+ * being copied. */
+typedef struct image {
+    char *memory;
+    size_t room;
+} image;
+
+static void *image_resize(void *memory, size_t size, H5FD_file_image_op_t why, void *self) {
+    image *it = self;
+    char *grown = realloc(memory, size);
+    (void)why;
+    if (grown) it->memory = grown, it->room = size;
+    return grown;
 }
 
-/* Checksum of HDF5's metadata: lookup3 (Jenkins 2006, public domain), started with 0. */
-static uint32_t lookup3(const unsigned char *bytes, size_t size) {
-    static const int mix[6] = {4, 6, 8, 16, 19, 4}, last[7] = {14, 11, 25, 16, 4, 14, 24};
-    uint32_t w[3] = {0xDEADBEEFu + (uint32_t)size, 0xDEADBEEFu + (uint32_t)size,
-                     0xDEADBEEFu + (uint32_t)size};
-    for (size_t at = 0;; at += 12) {
-        size_t left = size - at < 12 ? size - at : 12;
-        for (size_t i = 0; i < left; i++)
-            w[i / 4] += (uint32_t)bytes[at + i] << i % 4 * 8;
-        if (size - at <= 12) break;
-        for (int i = 0; i < 6; i++) { /* a -= c, a ^= c <<< bits, c += b; then b, c, a ... */
-            uint32_t *a = &w[i % 3], *b = &w[(i + 1) % 3], *c = &w[(i + 2) % 3];
-            *a = (*a - *c) ^ rotate(*c, mix[i]);
-            *c += *b;
-        }
-    }
-    for (int i = 0; i < 7; i++) { /* c ^= b, c -= b <<< bits; then a, b, c ... */
-        uint32_t *c = &w[(i + 2) % 3], *b = &w[(i + 1) % 3];
-        *c = (*c ^ *b) - rotate(*b, last[i]);
-    }
-    return w[2];
+/* Nothing: whoever has `image` has the memory. */
+static herr_t image_keep(void *memory, H5FD_file_image_op_t why, void *self) {
+    (void)memory, (void)why, (void)self;
+    return 0;
 }
 
-/* HDF5 1.10 clears the flag "open for writing" in the copy that H5Fget_file_image gives, but leaves
- * the checksum over it as it was (seen with 1.10.8): no program could open the file. */
-static void superblock_seal(char *image, size_t size) {
-    enum { VERSION = 8, OFFSETS = 9, CHECKSUM = 44, SIZE = 48 };
-    if (size < SIZE || image[VERSION] != 3 || image[OFFSETS] != 8) return;
-    uint32_t sum = lookup3((const unsigned char *)image, CHECKSUM);
-    for (int i = 0; i < 4; i++)
-        image[CHECKSUM + i] = (char)(sum >> 8 * i);
+static void *self_copy(void *self) {
+    return self;
 }
 
-rv_status rv_h5_write(const rv_h5_list *list, const char *name, char **bytes, size_t *size) {
+static herr_t self_free(void *self) {
+    (void)self;
+    return 0;
+}
+
+/* Bytes of the file as its superblock has them (version 3: signature, 4 bytes, base, extension,
+ * end); what lies behind them is the driver's. 0: none. */
+static size_t image_size(const image *it) {
+    enum { VERSION = 8, OFFSETS = 9, END = 28, SIZE = 48 };
+    size_t size = 0;
+    const unsigned char *at = (const unsigned char *)it->memory;
+    if (it->room < SIZE || at[VERSION] != 3 || at[OFFSETS] != 8) return 0;
+    for (int i = 7; i >= 0; i--)
+        size = size << 8 | at[END + i];
+    return size <= it->room ? size : 0;
+}
+
+static rv_status items_write(hid_t file, const rv_h5_list *list, const char *name) {
     rv_status status = RV_OK;
-    hid_t file = H5I_INVALID_HID;
-    char *image = NULL;
-    ssize_t length;
-    TRY(library_init(name));
-    file = image_open(NULL, 0);
-    if (file < 0) TRY(fail_h5(RV_INTERNAL, name, "build", "the file"));
     for (int i = 0; i < list->count; i++) {
         const rv_h5_item *item = &list->items[i];
         TRY(item->attribute ? attribute_write(file, item, name) : dataset_write(file, item, name));
     }
-    if (H5Fflush(file, H5F_SCOPE_GLOBAL) < 0) TRY(fail_h5(RV_INTERNAL, name, "flush", "the file"));
-    length = H5Fget_file_image(file, NULL, 0);
-    if (length <= 0) TRY(fail_h5(RV_INTERNAL, name, "size", "the file"));
-    TRY(rv_alloc((size_t)length, 1, name, &image));
-    if (H5Fget_file_image(file, image, (size_t)length) != length)
-        TRY(fail_h5(RV_INTERNAL, name, "copy", "the file"));
-    superblock_seal(image, (size_t)length);
-    *bytes = image;
-    *size = (size_t)length;
-    image = NULL;
 out:
-    if (file >= 0 && H5Fclose(file) < 0 && status == RV_OK)
-        status = fail_h5(RV_INTERNAL, name, "close", "the file");
-    rv_free(image);
+    return status;
+}
+
+rv_status rv_h5_write(const rv_h5_list *list, const char *name, char **bytes, size_t *size) {
+    rv_status status = RV_OK;
+    image it = {0};
+    H5FD_file_image_callbacks_t keep = {.image_realloc = image_resize,
+                                        .image_free = image_keep,
+                                        .udata_copy = self_copy,
+                                        .udata_free = self_free,
+                                        .udata = &it};
+    hid_t file = H5I_INVALID_HID, access = H5I_INVALID_HID;
+    TRY(library_init(name));
+    access = memory_access();
+    if (access >= 0 && H5Pset_file_image_callbacks(access, &keep) >= 0)
+        file = H5Fcreate("memory", H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    if (file < 0) TRY(fail_h5(RV_INTERNAL, name, "build", "the file"));
+    TRY(items_write(file, list, name));
+out:
+    if (file >= 0 && H5Fclose(file) < 0) {
+        it.memory = NULL; /* HDF5 may still have it */
+        if (status == RV_OK) status = fail_h5(RV_INTERNAL, name, "close", "the file");
+    }
+    if (access >= 0) (void)H5Pclose(access);
+    *size = status ? 0 : image_size(&it);
+    if (status == RV_OK && *size == 0)
+        status = rv_fail(RV_INTERNAL, "%s: HDF5 made something else than a file", name);
+    *bytes = status ? NULL : it.memory;
+    if (status) rv_free(it.memory);
     return status;
 }
 
@@ -508,10 +526,12 @@ static herr_t link_visit(hid_t group, const char *link, const H5L_info_t *info, 
 rv_status rv_h5_read(const char *bytes, size_t size, const char *name, rv_h5_list *list) {
     rv_status status = RV_OK;
     walk at = {.name = name, .size = size, .list = list, .path = "/"};
-    hid_t file = H5I_INVALID_HID, root = H5I_INVALID_HID;
+    hid_t file = H5I_INVALID_HID, access = H5I_INVALID_HID, root = H5I_INVALID_HID;
     if (size == 0) FAIL(RV_DATA, "%s: empty file", name);
     TRY(library_init(name));
-    file = image_open(bytes, size);
+    access = memory_access();
+    if (access >= 0 && H5Pset_file_image(access, (void *)bytes, size) >= 0) /* HDF5 copies it */
+        file = H5Fopen("memory", H5F_ACC_RDONLY, access);
     if (file < 0) TRY(fail_h5(RV_DATA, name, "open", "it as HDF5"));
     root = H5Gopen2(file, "/", H5P_DEFAULT);
     if (root < 0) TRY(fail_h5(RV_DATA, name, "open", "its root"));
@@ -519,6 +539,7 @@ rv_status rv_h5_read(const char *bytes, size_t size, const char *name, rv_h5_lis
 out:
     if (root >= 0) (void)H5Gclose(root);
     if (file >= 0) (void)H5Fclose(file);
+    if (access >= 0) (void)H5Pclose(access);
     return status;
 }
 

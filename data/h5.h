@@ -21,8 +21,13 @@ typedef struct rv_h5_item {
     char *path, *attribute;
     rv_h5_type type;
     int rank, dim[4];
-    size_t count; /* elements */
-    void *data;   /* owned */
+    size_t count;     /* elements */
+    void *data;       /* owned; NULL: one of the two below */
+    const void *view; /* the caller's, who keeps it */
+    /* Made of the caller's whenever it is needed, so that a list of large arrays holds none. */
+    void (*fill)(const void *of, const float *from, void *data);
+    const void *of;
+    const float *from;
 } rv_h5_item;
 
 typedef struct rv_h5_list { /* a zeroed one is empty */
@@ -33,12 +38,17 @@ typedef struct rv_h5_list { /* a zeroed one is empty */
 /* Append an item; its data (rv_h5_size bytes, zeroed) is to be filled by the caller. */
 RV_CHECKED rv_status rv_h5_add(rv_h5_list *list, const char *path, const char *attribute,
                                rv_h5_type type, int rank, const int *dim, rv_h5_item **out);
+/* Append a dataset that is a view, or made by `fill`: `like` says which. */
+RV_CHECKED rv_status rv_h5_add_like(rv_h5_list *list, const char *path, int rank, const int *dim,
+                                    const rv_h5_item *like);
 RV_CHECKED rv_status rv_h5_add_text(rv_h5_list *list, const char *path, const char *attribute,
                                     const char *text);
 RV_CHECKED rv_status rv_h5_add_integer(rv_h5_list *list, const char *path, const char *attribute,
                                        int64_t value);
 RV_CHECKED rv_status rv_h5_add_real(rv_h5_list *list, const char *path, const char *attribute,
                                     double value);
+/* The item's data; *made: NULL, or what of it was made now (rv_free). */
+RV_CHECKED rv_status rv_h5_data(const rv_h5_item *item, const void **data, void **made);
 size_t rv_h5_size(const rv_h5_item *item); /* bytes */
 size_t rv_h5_width(rv_h5_type type);       /* of one element */
 /* NULL: none of that name and type. */

@@ -18,9 +18,9 @@ size_t rv_h5_size(const rv_h5_item *item) {
     return item->count * sizes[item->type];
 }
 
-/* One element more than asked for is allocated, so that text read back ends with a NUL. */
-rv_status rv_h5_add(rv_h5_list *list, const char *path, const char *attribute, rv_h5_type type,
-                    int rank, const int *dim, rv_h5_item **out) {
+/* An item of that name and shape, without data. */
+static rv_status append(rv_h5_list *list, const char *path, const char *attribute, rv_h5_type type,
+                        int rank, const int *dim) {
     rv_status status = RV_OK;
     rv_h5_item *items = NULL, *item;
     if (list->count == list->room) {
@@ -39,8 +39,43 @@ rv_status rv_h5_add(rv_h5_list *list, const char *path, const char *attribute, r
     }
     TRY(rv_strdup(path, &item->path));
     if (attribute) TRY(rv_strdup(attribute, &item->attribute));
+out:
+    return status;
+}
+
+/* One element more than asked for is allocated, so that text read back ends with a NUL. */
+rv_status rv_h5_add(rv_h5_list *list, const char *path, const char *attribute, rv_h5_type type,
+                    int rank, const int *dim, rv_h5_item **out) {
+    rv_status status = RV_OK;
+    rv_h5_item *item;
+    TRY(append(list, path, attribute, type, rank, dim));
+    item = &list->items[list->count - 1];
     TRY(rv_alloc(item->count + 1, sizes[type], path, &item->data));
     *out = item;
+out:
+    return status;
+}
+
+rv_status rv_h5_add_like(rv_h5_list *list, const char *path, int rank, const int *dim,
+                         const rv_h5_item *like) {
+    rv_status status = RV_OK;
+    rv_h5_item *item;
+    TRY(append(list, path, NULL, like->type, rank, dim));
+    item = &list->items[list->count - 1];
+    item->view = like->view;
+    item->fill = like->fill, item->of = like->of, item->from = like->from;
+out:
+    return status;
+}
+
+rv_status rv_h5_data(const rv_h5_item *item, const void **data, void **made) {
+    rv_status status = RV_OK;
+    *made = NULL;
+    *data = item->data ? item->data : item->view;
+    if (*data) goto out;
+    TRY(rv_alloc(item->count, sizes[item->type], item->path, made));
+    item->fill(item->of, item->from, *made);
+    *data = *made;
 out:
     return status;
 }

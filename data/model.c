@@ -26,6 +26,7 @@ static rv_status meta_check(rv_model *model) {
     const rv_h5_item *format = rv_h5_find(&model->list, "/meta", "format", RV_H5_TEXT);
     const rv_h5_item *stored = rv_h5_find(&model->list, "/meta", "digest", RV_H5_TEXT);
     int64_t version = 0;
+    uint64_t sum;
     char hex[17];
     if (!format || strcmp(format->data, RV_MODEL_FORMAT) != 0)
         FAIL(RV_DATA, "%s: not a model file of this program", model->name);
@@ -34,7 +35,8 @@ static rv_status meta_check(rv_model *model) {
         FAIL(RV_DATA, "%s: format version %" PRId64 "; this program reads up to %d", model->name,
              version, RV_MODEL_VERSION);
     model->version = (int)version;
-    snprintf(hex, sizeof hex, "%016" PRIx64, rv_model_sum(&model->list));
+    TRY(rv_model_sum(&model->list, &sum));
+    snprintf(hex, sizeof hex, "%016" PRIx64, sum);
     if (!stored || strcmp(stored->data, hex) != 0)
         FAIL(RV_DATA, "%s: damaged: digest of its contents is %s, it should be %s", model->name,
              hex, stored ? (const char *)stored->data : "there");

@@ -23,7 +23,7 @@ RV_CHECKED rv_status rv_model_read(const char *bytes, size_t size, const char *n
                                    rv_model **out);
 
 /* Sum over all items but itself, whatever their order. */
-uint64_t rv_model_sum(const rv_h5_list *list);
+RV_CHECKED rv_status rv_model_sum(const rv_h5_list *list, uint64_t *out);
 /* Names of arrays in the file. */
 void rv_model_tensor_path(const rv_net *net, const rv_tensor *tensor, char path[RV_MODEL_PATH]);
 void rv_model_slot_path(const rv_tensor *tensor, const char *slot, char path[RV_MODEL_PATH]);

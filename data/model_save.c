@@ -35,19 +35,26 @@ typedef struct content {
 /* A sum over items, so that the order in which a file lists them does not matter. CRC-32 for the
  * bulk of the bytes, as it runs at memory speed; names and shapes are few and get the longer
  * hash. */
-uint64_t rv_model_sum(const rv_h5_list *list) {
+rv_status rv_model_sum(const rv_h5_list *list, uint64_t *out) {
+    rv_status status = RV_OK;
     uint64_t sum = 0;
     for (int i = 0; i < list->count; i++) {
         const rv_h5_item *item = &list->items[i];
         uint64_t hash = rv_hash_text(RV_HASH_START, item->path);
-        uLong crc = crc32_z(crc32(0, NULL, 0), item->data, rv_h5_size(item));
+        const void *data;
+        void *made;
         if (item->attribute && strcmp(item->attribute, "digest") == 0) continue;
+        TRY(rv_h5_data(item, &data, &made));
+        uLong crc = crc32_z(crc32(0, NULL, 0), data, rv_h5_size(item));
+        rv_free(made);
         hash = rv_hash_text(hash, item->attribute ? item->attribute : "");
         hash = rv_hash(hash, &item->type, sizeof item->type);
         hash = rv_hash(hash, item->dim, (size_t)item->rank * sizeof *item->dim);
         sum += rv_hash(hash, &crc, sizeof crc);
     }
-    return sum;
+    *out = sum;
+out:
+    return status;
 }
 
 /* ---- names ------------------------------------------------------------------------------- */
@@ -183,14 +190,20 @@ out:
 
 /* ---- writing ----------------------------------------------------------------------------- */
 /* In PyTorch's axis order and without padding, whatever the layout in memory. */
+static void tensor_fill(const void *tensor, const float *block, void *data) {
+    rv_tensor_export(tensor, block, data);
+}
+
+/* One after the other when they are written: a file in the making holds them all already. */
 static rv_status put_tensor(rv_h5_list *list, const rv_tensor *tensor, const char *path,
                             const float *block) {
-    rv_status status = RV_OK;
-    rv_h5_item *item = NULL;
-    TRY(rv_h5_add(list, path, NULL, RV_H5_FLOAT, tensor->rank, tensor->dim, &item));
-    rv_tensor_export(tensor, block, item->data);
-out:
-    return status;
+    const rv_h5_item like = {.type = RV_H5_FLOAT, .fill = tensor_fill, .of = tensor, .from = block};
+    return rv_h5_add_like(list, path, tensor->rank, tensor->dim, &like);
+}
+
+static rv_status put_floats(rv_h5_list *list, const char *path, int count, const float *floats) {
+    const rv_h5_item like = {.type = RV_H5_FLOAT, .view = floats};
+    return rv_h5_add_like(list, path, 1, &count, &like);
 }
 
 /* Layers without tensors are there too, with their parameters. */
@@ -254,14 +267,12 @@ out:
 /* Delayed stages go on from the versions that passes have still to read. */
 static rv_status put_versions(rv_h5_list *list, const content *what) {
     rv_status status = RV_OK;
-    rv_h5_item *versions = NULL;
     const int count = (int)what->version_count;
     if (what->version_count > INT32_MAX)
         FAIL(RV_RESOURCE, "versions of weights of %zu values: a file holds at most 2^31 of them",
              what->version_count);
     TRY(rv_h5_add_text(list, "/meta", "delay", what->delay));
-    TRY(rv_h5_add(list, "/versions", NULL, RV_H5_FLOAT, 1, &count, &versions));
-    memcpy(versions->data, what->versions, rv_h5_size(versions));
+    TRY(put_floats(list, "/versions", count, what->versions));
 out:
     return status;
 }
@@ -269,13 +280,8 @@ out:
 /* What training needs to go on, beside the model. */
 static rv_status put_training(rv_h5_list *list, const content *what) {
     rv_status status = RV_OK;
-    rv_h5_item *health = NULL;
     TRY(put_optimizer(list, what));
-    if (what->health) {
-        TRY(rv_h5_add(list, "/progress/health", NULL, RV_H5_FLOAT, 1, &what->health_count,
-                      &health));
-        memcpy(health->data, what->health, rv_h5_size(health));
-    }
+    if (what->health) TRY(put_floats(list, "/progress/health", what->health_count, what->health));
     if (what->versions) TRY(put_versions(list, what));
 out:
     return status;
@@ -289,7 +295,9 @@ static rv_status list_write(rv_h5_list *list, int *summed, uint64_t *sum, const 
     rv_h5_list rest = {.items = list->items + *summed, .count = list->count - *summed};
     size_t size = 0;
     char *bytes = NULL, hex[17];
-    *sum += rv_model_sum(&rest);
+    uint64_t added;
+    TRY(rv_model_sum(&rest, &added));
+    *sum += added;
     snprintf(hex, sizeof hex, "%016" PRIx64, *sum);
     TRY(rv_h5_add_text(list, "/meta", "digest", hex));
     TRY(rv_h5_write(list, path, &bytes, &size));
@@ -301,8 +309,8 @@ out:
     return status;
 }
 
-/* The model alone, then with what training needs; a path that is NULL is left out. The arrays of
- * the weights are made once for both files. */
+/* The model alone, then with what training needs; a path that is NULL is left out. What
+ * both files have is listed once. */
 static rv_status content_write(const content *what, const char *model, const char *checkpoint,
                                const char *previous) {
     rv_status status = RV_OK;

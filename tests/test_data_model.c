@@ -156,7 +156,8 @@ static uint64_t sum_of(const char *name) {
     char *bytes = get_file(path_to(name), &size);
     assert_int_equal(rv_model_check(path_to(name)), RV_OK);
     assert_int_equal(rv_h5_read(bytes, size, name, &list), RV_OK);
-    uint64_t sum = rv_model_sum(&list);
+    uint64_t sum;
+    assert_int_equal(rv_model_sum(&list, &sum), RV_OK);
     rv_h5_finish(&list);
     free(bytes);
     return sum;
@@ -193,6 +194,58 @@ static void snapshot_written_as_two_files_equals_each_alone(void **state) {
     rv_snapshot_destroy(copy);
     fixture_finish(&f);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+static double peak_mb(void) {
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[256];
+    double kb = 0;
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file))
+        if (strncmp(line, "VmHWM:", 6) == 0) kb = strtod(line + 6, NULL);
+    fclose(file);
+    return kb / 1024;
+}
+
+enum { LARGE = 3 << 20 }; /* floats */
+
+static void large_fill(const void *of, const float *from, void *data) {
+    memcpy(data, of, LARGE * sizeof *from);
+}
+
+/* Eight arrays of 12 MiB each: the file is held once, and one of them while it is written. The
+ * first test of all, for the peak of a process only grows. */
+static void file_in_the_making_is_held_once(void **state) {
+    (void)state;
+    enum { COUNT = 8 };
+    const double array = LARGE * 4.0 / (1 << 20);
+    rv_h5_list list = {0};
+    float *floats = NULL;
+    char *bytes = NULL, name[16];
+    size_t size;
+    const int count = LARGE;
+    assert_int_equal(rv_alloc(LARGE, sizeof *floats, "floats", &floats), RV_OK);
+    fill(floats, LARGE, 1);
+    const rv_h5_item like = {.type = RV_H5_FLOAT, .fill = large_fill, .of = floats};
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(name, sizeof name, "/a%d", i);
+        assert_int_equal(rv_h5_add_like(&list, name, 1, &count, &like), RV_OK);
+    }
+    double before = peak_mb();
+    assert_int_equal(rv_h5_write(&list, "large", &bytes, &size), RV_OK);
+    double took = peak_mb() - before;
+    assert_true(size > COUNT * LARGE * sizeof *floats && size < COUNT * LARGE * 4.01);
+    if (took > (COUNT + 1) * array + 16) fail_msg("%g MiB beyond %g", took, before);
+    rv_h5_finish(&list);
+    assert_int_equal(rv_h5_read(bytes, size, "large", &list), RV_OK);
+    assert_int_equal(list.count, COUNT);
+    for (int i = 0; i < COUNT; i++)
+        assert_memory_equal(list.items[i].data, floats, LARGE * sizeof *floats);
+    rv_h5_finish(&list);
+    rv_free(bytes);
+    rv_free(floats);
+}
+#endif
 
 static void model_of_another_network_is_a_mismatch(void **state) {
     (void)state;
@@ -374,6 +427,9 @@ static void model_in_a_build_without_hdf5_says_so(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        cmocka_unit_test(file_in_the_making_is_held_once),
+#endif
         cmocka_unit_test(model_written_comes_back_bit_for_bit),
         cmocka_unit_test(snapshot_written_as_two_files_equals_each_alone),
         cmocka_unit_test(model_of_another_network_is_a_mismatch),
