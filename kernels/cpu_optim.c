@@ -4,43 +4,48 @@
  */
 #include "kernels/cpu.h"
 #include "kernels/cpu_rows.h"
+#include "kernels/cpu_vec.h"
 #include "kernels/optim.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 4096 }; /* floats of one item */
+/* Floats of an item; of a piece of it, whose rows in all blocks fit the first cache; of an update
+ * from which on no cache keeps the blocks until they are read. */
+enum { BLOCK = 4096, PIECE = 1024, LARGE = 1 << 19 };
 
-/* One row of `updates`: floats [first, last) of a tensor. */
+/* One row of `updates`: floats [first, first + count) of a tensor, whose weights go from `old` to
+ * `w`, both at `first`, which may be one place. */
 typedef void (*update_fn)(const rv_optim_update *u, const rv_optim_factors *f, size_t first,
-                          size_t last);
+                          size_t count, const float *old, float *w);
 
 /* Plain descent has no buffer: slot[0] may be absent. */
 static void update_sgd(const rv_optim_update *u, const rv_optim_factors *given, size_t first,
-                       size_t last) {
+                       size_t count, const float *old, float *w) {
     const rv_optim_factors f = *given;
-    float *restrict w = u->weight, *restrict m = u->slot[0];
-    const float *restrict grad = u->grad;
+    float *restrict m = u->slot[0];
+    const float *restrict grad = u->grad + first;
     if (!m) {
-        for (size_t i = first; i < last; i++)
-            w[i] = rv_update_plain(&f, w[i], grad[i]);
+        RV_INDEPENDENT for (size_t i = 0; i < count; i++) w[i] =
+            rv_update_plain(&f, old[i], grad[i]);
         return;
     }
-    for (size_t i = first; i < last; i++) {
+    m += first;
+    RV_INDEPENDENT for (size_t i = 0; i < count; i++) {
         float buffer = m[i];
-        w[i] = rv_update_momentum(&f, w[i], grad[i], &buffer);
+        w[i] = rv_update_momentum(&f, old[i], grad[i], &buffer);
         m[i] = buffer;
     }
 }
 
 static void update_adam(const rv_optim_update *u, const rv_optim_factors *given, size_t first,
-                        size_t last) {
+                        size_t count, const float *old, float *w) {
     const rv_optim_factors f = *given;
-    float *restrict w = u->weight, *restrict m = u->slot[0], *restrict v = u->slot[1];
-    const float *restrict grad = u->grad;
-    for (size_t i = first; i < last; i++) {
+    float *restrict m = u->slot[0] + first, *restrict v = u->slot[1] + first;
+    const float *restrict grad = u->grad + first;
+    RV_INDEPENDENT for (size_t i = 0; i < count; i++) {
         float mean = m[i], square = v[i];
-        w[i] = rv_update_adam(&f, w[i], grad[i], &mean, &square);
+        w[i] = rv_update_adam(&f, old[i], grad[i], &mean, &square);
         m[i] = mean;
         v[i] = square;
     }
@@ -48,12 +53,13 @@ static void update_adam(const rv_optim_update *u, const rv_optim_factors *given,
 
 /* Slots that are not there are a number nobody keeps. */
 static void update_rmsprop(const rv_optim_update *u, const rv_optim_factors *f, size_t first,
-                           size_t last) {
-    float *w = u->weight, *v = u->slot[0], *buffer = u->slot[1], *average = u->slot[2];
+                           size_t count, const float *old, float *w) {
+    float *v = u->slot[0], *buffer = u->slot[1], *average = u->slot[2];
     bool moves = f->momentum != 0;
-    for (size_t i = first; i < last; i++) {
+    for (size_t k = 0; k < count; k++) {
         float none[2] = {0};
-        w[i] = rv_update_rmsprop(f, w[i], u->grad[i], &v[i], moves ? &buffer[i] : &none[0],
+        size_t i = first + k;
+        w[k] = rv_update_rmsprop(f, old[k], u->grad[i], &v[i], moves ? &buffer[i] : &none[0],
                                  f->centered ? &average[i] : &none[1]);
     }
 }
@@ -63,99 +69,103 @@ static const update_fn updates[RV_OPTIMS] = {[RV_OPTIM_SGD] = update_sgd,
                                              [RV_OPTIM_ADAMW] = update_adam,
                                              [RV_OPTIM_RMSPROP] = update_rmsprop};
 
-static void limit_apply(rv_limit limit, float *w, size_t first, size_t last) {
-    for (size_t i = first; limit != RV_LIMIT_NONE && i < last; i++)
+static void limit_apply(rv_limit limit, float *w, size_t count) {
+    for (size_t i = 0; limit != RV_LIMIT_NONE && i < count; i++)
         w[i] = rv_limited(limit, w[i]);
 }
 
-/* Vectors as wide as this level has; floats of any place may be looked at as such. */
-#if defined(__AVX512F__)
-enum { SOUND_BYTES = 64 };
-#elif defined(__AVX__)
-enum { SOUND_BYTES = 32 };
-#else
-enum { SOUND_BYTES = 16 };
-#endif
-typedef float lanes __attribute__((vector_size(SOUND_BYTES), aligned(4), may_alias));
-
 /* A sum in which what is not finite stays: x*x*0 is 0 or NAN. In vectors said to be such, as a loop
  * over an array of sums does not become one. */
-static bool sound(const float *x, size_t first, size_t last) {
-    enum { WIDTH = SOUND_BYTES / sizeof(float) };
-    lanes even = {0}, odd = {0};
+static bool sound(const float *x, size_t count) {
+    rv_vec even = {0}, odd = {0};
     float rest = 0;
-    size_t i = first;
-    for (; i + 2 * WIDTH <= last; i += 2 * WIDTH) {
-        lanes a = *(const lanes *)(x + i), b = *(const lanes *)(x + i + WIDTH);
+    size_t i = 0;
+    for (; i + 2 * RV_WIDTH <= count; i += 2 * RV_WIDTH) {
+        rv_vec a = vec_load(x + i), b = vec_load(x + i + RV_WIDTH);
         even += a * a * 0.0f;
         odd += b * b * 0.0f;
     }
-    for (; i < last; i++)
+    for (; i < count; i++)
         rest += x[i] * x[i] * 0.0f;
-    for (int k = 0; k < WIDTH; k++)
+    for (int k = 0; k < RV_WIDTH; k++)
         rest += even[k] + odd[k];
     return rest == 0;
 }
 
 /* ---- views --------------------------------------------------------------------------------- */
 
-static void trend_move(const rv_optim_update *u, size_t first, size_t last) {
-    const float *restrict w = u->weight, *restrict from = u->from;
-    float *restrict trend = u->trend;
+static void trend_move(const rv_optim_update *u, size_t first, size_t count,
+                       const float *restrict old, const float *restrict w) {
+    float *restrict trend = u->trend + first;
     const float keep = (float)u->keep, fresh = (float)(1 - u->keep);
-    for (size_t i = first; i < last; i++)
-        trend[i] = rv_fma(keep, trend[i], fresh * (w[i] - from[i]));
+    for (size_t i = 0; i < count; i++)
+        trend[i] = rv_fma(keep, trend[i], fresh * (w[i] - old[i]));
 }
 
-/* One term after the other over the block: it stays in the first cache. */
+/* One term after the other over the piece. `old`: read where there is a `since`. */
 static void view_make(const rv_optim_update *u, const rv_optim_view *view, size_t first,
-                      size_t last) {
-    const float *restrict w = u->weight;
-    float *restrict to = view->to;
-    memcpy(to + first, w + first, sizeof *to * (last - first));
+                      size_t count, const float *restrict old, const float *restrict w,
+                      float *restrict to) {
+    memcpy(to, w, sizeof *to * count);
     for (int k = 0; k < view->terms; k++) {
-        const float *restrict m = u->slot[0], *restrict v = u->slot[1];
+        const float *restrict m = u->slot[0] + first, *restrict v = u->slot[1] + first;
         const float factor = -view->factor[k], root = view->root[k], epsilon = (float)u->epsilon;
         if (u->kind == RV_OPTIM_SGD) {
-            for (size_t i = first; i < last; i++)
+            for (size_t i = 0; i < count; i++)
                 to[i] = rv_fma(factor, m[i], to[i]);
             continue;
         }
-        for (size_t i = first; i < last; i++) {
+        for (size_t i = 0; i < count; i++) {
             float under = rv_fma(rv_sqrt(v[i]), root, epsilon);
             to[i] = rv_fma(factor, under > 0 ? m[i] / under : 0, to[i]);
         }
     }
     if (view->since != 0)
-        for (size_t i = first; i < last; i++)
-            to[i] = rv_fma(view->since, w[i] - u->from[i], to[i]);
+        for (size_t i = 0; i < count; i++)
+            to[i] = rv_fma(view->since, w[i] - old[i], to[i]);
     if (view->mean != 0)
-        for (size_t i = first; i < last; i++)
-            to[i] = rv_fma(-view->mean, u->trend[i], to[i]);
-    limit_apply(u->limit, to, first, last);
+        for (size_t i = 0; i < count; i++)
+            to[i] = rv_fma(-view->mean, u->trend[first + i], to[i]);
+    limit_apply(u->limit, to, count);
 }
 
 typedef struct update_job {
     const rv_optim_update *u;
     rv_optim_factors f;
+    bool large; /* what is only written goes past the caches */
+    bool old;   /* the weights found are needed when the new ones are there */
 } update_job;
 
-/* The limit, other views and the look for what is not finite follow while the block is still in the
- * first cache; so does copying the weights from elsewhere go before. */
+/* Each block is read from memory once and written once: the limit, other views and the look for
+ * what is not finite find the piece in the first cache. */
+static void update_piece(const update_job *job, size_t first, size_t count) {
+    const rv_optim_update *u = job->u;
+    float before[PIECE], after[PIECE], seen[PIECE];
+    const float *old = (u->from ? u->from : u->weight) + first;
+    float *w = u->from && job->large ? after : u->weight + first;
+    if (job->old && !u->from) old = memcpy(before, old, sizeof *before * count);
+    updates[u->kind](u, &job->f, first, count, old, w);
+    limit_apply(u->limit, w, count);
+    if (u->trend) trend_move(u, first, count, old, w);
+    for (int k = 0; k < 2; k++) {
+        if (!u->view[k]) continue;
+        float *to = job->large ? seen : u->view[k]->to + first;
+        view_make(u, u->view[k], first, count, old, w, to);
+        if (to == seen) vec_stream(u->view[k]->to + first, seen, count);
+    }
+    if (u->bad && !(sound(u->grad + first, count) && sound(w, count)))
+        __atomic_store_n(u->bad, 1u, __ATOMIC_RELAXED); /* by several workers */
+    if (w == after) vec_stream(u->weight + first, after, count);
+}
+
 static void update_item(void *argument, int item, int worker) {
     const update_job *job = argument;
-    const rv_optim_update *u = job->u;
     size_t first = (size_t)item * BLOCK, last = first + BLOCK;
     (void)worker;
-    if (last > u->n) last = u->n;
-    if (u->from) memcpy(u->weight + first, u->from + first, sizeof(float) * (last - first));
-    updates[u->kind](u, &job->f, first, last);
-    limit_apply(u->limit, u->weight, first, last);
-    if (u->trend) trend_move(u, first, last);
-    for (int k = 0; k < 2; k++)
-        if (u->view[k]) view_make(u, u->view[k], first, last);
-    if (job->u->bad && !(sound(job->u->grad, first, last) && sound(job->u->weight, first, last)))
-        __atomic_store_n(job->u->bad, 1u, __ATOMIC_RELAXED); /* by several workers */
+    if (last > job->u->n) last = job->u->n;
+    for (; first < last; first += PIECE)
+        update_piece(job, first, last - first < PIECE ? last - first : PIECE);
+    if (job->large) vec_streamed();
 }
 
 static int blocks_of(size_t n) {
@@ -166,7 +176,9 @@ rv_status RV_CPU(optim_update)(rv_ctx *ctx, rv_queue *queue, const rv_optim_upda
     (void)queue;
     if (u->kind < 0 || u->kind >= RV_OPTIMS)
         return rv_fail(RV_INTERNAL, "the CPU has no optimiser %d", u->kind);
-    update_job job = {u, rv_optim_factors_of(u)};
+    update_job job = {u, rv_optim_factors_of(u), u->n >= LARGE, u->trend != NULL};
+    for (int k = 0; k < 2; k++)
+        job.old |= u->view[k] && u->view[k]->since != 0;
     rv_cpu_run(ctx, blocks_of(u->n), update_item, &job);
     return RV_OK;
 }

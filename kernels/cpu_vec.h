@@ -50,6 +50,30 @@ RV_INLINE rv_vec vec_fma(rv_vec a, rv_vec b, rv_vec c) {
 #endif
 }
 
+/* Copy what no cache will keep until it is read: whole lines go straight to memory, which else were
+ * read first. Other threads may read it after vec_streamed. */
+RV_INLINE void vec_stream(float *to, const float *from, size_t count) {
+    size_t whole = (uintptr_t)to % 64 == 0 ? count / RV_LANES * RV_LANES : 0;
+    for (size_t i = 0; i < whole; i += RV_WIDTH) {
+#if defined(__AVX512F__)
+        _mm512_stream_ps(to + i, vec_load(from + i));
+#elif defined(__AVX2__)
+        _mm256_stream_ps(to + i, vec_load(from + i));
+#elif defined(__SSE2__)
+        _mm_stream_ps(to + i, vec_load(from + i));
+#else
+        vec_store(to + i, vec_load(from + i));
+#endif
+    }
+    for (size_t i = whole; i < count; i++)
+        to[i] = from[i];
+}
+RV_INLINE void vec_streamed(void) {
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
 /* Bit j of the result: lane j of 16 ints is negative (all ones where a comparison held). */
 RV_INLINE uint32_t lanes_mask(const int32_t lane[RV_LANES]) {
 #if defined(__AVX512DQ__)

@@ -36,9 +36,9 @@ typedef struct rv_optim_update {
     /* sgd: the gradient comes this many updates late and at once moves the weights by all it would
      * have moved them by now; 0: it does not. Without nesterov and dampening. */
     int late;
-    float *trend; /* keep*trend + (1-keep)*(w' - w); needs `from`; NULL: none */
+    float *trend; /* keep*trend + (1-keep)*(w' - w); NULL: none */
     double keep;
-    const rv_optim_view *view[2]; /* NULL: none; `since` and `mean` need `from` and `trend` */
+    const rv_optim_view *view[2]; /* NULL: none; `mean` needs `trend` */
     rv_limit limit;
     uint32_t *bad; /* set to 1 where a gradient or a new weight is not finite, or its square is
                     * not; or NULL */

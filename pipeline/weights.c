@@ -7,20 +7,12 @@
 
 #include "pipeline/weights.h"
 
-/* The old weights must outlive the pass that makes the new ones. */
-static bool needs_before(const rv_delay_rule *rule) {
-    return rule->trend || (rule->looks_forward && rule->forward == RV_LOOK_STEP);
-}
-
 static int kept_of(const rv_delay_rule *rule) {
     return rule->delay + 1;
 }
 
 int rv_weights_copies(const rv_delay_rule *rule) {
-    int copies = kept_of(rule) - 1;
-    if (rule->looks_forward) copies += needs_before(rule) ? 2 : 1;
-    if (rule->looks_backward) copies++;
-    return copies + rule->trend;
+    return kept_of(rule) - 1 + rule->looks_forward + rule->looks_backward + rule->trend;
 }
 
 double rv_weights_bytes(const rv_delay_rule *rule, const rv_range *range) {
@@ -43,8 +35,7 @@ rv_status rv_weights_init(rv_weights *w, const rv_range *range, const rv_device 
         TRY(rv_version_create_range(range, device, &w->shown[k]));
         if (apart) rv_version_forward_only(w->shown[k]);
     }
-    for (int k = 0; rule->looks_forward && k < (needs_before(rule) ? 2 : 1); k++)
-        TRY(rv_version_create_range(range, device, &w->own[k]));
+    if (rule->looks_forward) TRY(rv_version_create_range(range, device, &w->own));
     if (rule->looks_backward) TRY(rv_version_create_range(range, device, &w->backward));
     if (rule->trend)
         TRY(device->ops->alloc(device->ctx, sizeof(float) * range->n_trained, "moving mean",
@@ -57,8 +48,7 @@ void rv_weights_finish(rv_weights *w) {
     if (!w->device) return;
     w->device->ops->free(w->device->ctx, w->trend);
     rv_version_destroy(w->backward);
-    rv_version_destroy(w->own[1]);
-    rv_version_destroy(w->own[0]);
+    rv_version_destroy(w->own);
     for (int k = 0; w->shown && k < w->kept; k++)
         rv_version_destroy(w->shown[k]);
     rv_free(w->number);
@@ -72,7 +62,7 @@ static rv_version *shown_at(const rv_weights *w, int64_t version) {
 }
 
 rv_version *rv_weights_newest(const rv_weights *w) {
-    return w->own[0] ? w->own[w->at] : shown_at(w, w->made);
+    return w->own ? w->own : shown_at(w, w->made);
 }
 
 rv_status rv_weights_ready(rv_weights *w) {
@@ -92,8 +82,6 @@ rv_status rv_weights_start(rv_weights *w, int64_t made) {
     rv_version *newest = rv_weights_newest(w);
     for (int k = 0; k < w->kept; k++)
         block_copy(w, newest, w->shown[k]);
-    block_copy(w, newest, w->own[0]);
-    block_copy(w, newest, w->own[1]);
     block_copy(w, newest, w->backward);
     if (w->trend) memset(w->trend, 0, sizeof *w->trend * w->range.n_trained);
     w->made = made;
@@ -102,7 +90,7 @@ rv_status rv_weights_start(rv_weights *w, int64_t made) {
     for (int64_t j = made; j >= 0 && j > made - w->kept; j--)
         w->number[j % w->kept] = j;
     TRY(rv_version_derive(shown_at(w, made), w->rows));
-    if (w->own[0]) TRY(rv_version_derive(w->own[w->at], w->rows));
+    if (w->own) TRY(rv_version_derive(w->own, w->rows));
     if (w->backward) TRY(rv_version_derive(w->backward, w->rows));
     w->underived = false;
 out:
@@ -111,21 +99,20 @@ out:
 
 /* ---- checkpoints ------------------------------------------------------------------------ */
 
-/* Block k of what is kept, NULL: no more; and which of the two newest is the newest, as a number.
- */
+/* Block k of what is kept, NULL: no more. */
 static float *part_of(const rv_weights *w, int k, size_t *floats) {
-    rv_version *const more[] = {w->own[0], w->own[1], w->backward};
+    rv_version *const more[] = {w->own, w->backward};
     *floats = w->range.n_all;
     if (k < w->kept) return rv_version_block(w->shown[k]);
     int at = w->kept;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 2; i++)
         if (more[i] && k == at++) return rv_version_block(more[i]);
     *floats = w->range.n_trained;
     return w->trend && k == at ? w->trend : NULL;
 }
 
 size_t rv_weights_floats(const rv_weights *w) {
-    size_t sum = 1, floats;
+    size_t sum = 0, floats;
     for (int k = 0; part_of(w, k, &floats); k++)
         sum += floats;
     return sum;
@@ -134,7 +121,6 @@ size_t rv_weights_floats(const rv_weights *w) {
 void rv_weights_give(const rv_weights *w, float *to) {
     size_t floats;
     const float *part;
-    *to++ = (float)w->at;
     for (int k = 0; (part = part_of(w, k, &floats)); k++, to += floats)
         memcpy(to, part, sizeof *to * floats);
 }
@@ -143,13 +129,11 @@ rv_status rv_weights_take(rv_weights *w, const float *from) {
     rv_status status = RV_OK;
     size_t floats;
     float *part;
-    w->at = w->own[1] && *from != 0.0f;
-    from++;
     for (int k = 0; (part = part_of(w, k, &floats)); k++, from += floats)
         memcpy(part, from, sizeof *from * floats);
     for (int k = 0; k < w->kept; k++)
         if (w->number[k] >= 0) TRY(rv_version_derive(w->shown[k], w->rows));
-    if (w->own[0]) TRY(rv_version_derive(w->own[w->at], w->rows));
+    if (w->own) TRY(rv_version_derive(w->own, w->rows));
     if (w->backward) TRY(rv_version_derive(w->backward, w->rows));
 out:
     return status;
@@ -197,7 +181,7 @@ int rv_weights_live(const rv_weights *w) {
 
 /* Where forward sees the weights themselves, the newest is one of those it is shown. */
 double rv_weights_stash(const rv_weights *w) {
-    int blocks = w->kept - 1 + (w->own[0] != NULL) + (w->own[1] != NULL) + (w->backward != NULL);
+    int blocks = w->kept - 1 + (w->own != NULL) + (w->backward != NULL);
     return sizeof(float) *
            (blocks * (double)w->range.n_all + (w->trend != NULL) * (double)w->range.n_trained);
 }
@@ -220,13 +204,10 @@ rv_status rv_weights_update(rv_weights *w, const float *gradient, double scale,
     rv_version *old = rv_weights_newest(w), *next = old, *shown = shown_at(w, w->made + 1);
     rv_late late;
     rv_delay_late(&w->rule, w->made, &late);
-    if (!w->own[0]) {
-        next = shown;
-    } else {
-        w->at ^= w->own[1] != NULL;
-        next = w->own[w->at];
+    if (w->own)
         late.forward.to = rv_version_block(shown);
-    }
+    else
+        next = shown;
     if (next != old) late.from = rv_version_block(old);
     if (w->backward) late.backward.to = rv_version_block(w->backward);
     late.trend = w->trend;

@@ -23,12 +23,11 @@ typedef struct rv_weights {
     int kept;
     rv_version **shown;   /* [kept]: version j in slot j % kept, as forward sees it */
     int64_t *number;      /* [kept]: j of what a slot holds; -1: none yet */
-    rv_version *own[2];   /* w where forward sees something else; [1]: the one before, if needed */
-    int at;               /* own[at] is the newest */
+    rv_version *own;      /* w(made) where forward sees something else */
     rv_version *backward; /* w(made) as backward sees it; NULL: not its own */
     float *trend;
     int64_t made;   /* updates */
-    bool underived; /* own[at] was changed and not derived: nothing but evaluation reads it */
+    bool underived; /* own was changed and not derived: nothing but evaluation reads it */
 } rv_weights;
 
 RV_CHECKED rv_status rv_weights_init(rv_weights *w, const rv_range *range, const rv_device *device,

@@ -121,6 +121,8 @@ void rv_layer_tensor(rv_net *net, rv_layer *layer, int k, const rv_tensor_desc *
 /* Order the tensors (trained, frozen, buffers) and give them their offsets. */
 RV_CHECKED rv_status rv_net_lay_out(rv_net *net);
 int rv_tensor_class(const rv_tensor *tensor); /* 0 trained, 1 frozen, 2 buffer */
+/* Whether B reads weights of the layer: not those of a map whose inputs' adjoints nobody wants. */
+bool rv_layer_back(const rv_net *net, const rv_layer *layer);
 /* Where a tensor of the range lies in the range's block. */
 size_t rv_range_offset(const rv_range *range, const rv_tensor *tensor);
 

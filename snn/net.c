@@ -224,6 +224,13 @@ static void find_live(rv_net *net) {
     }
 }
 
+bool rv_layer_back(const rv_net *net, const rv_layer *layer) {
+    bool wanted = !layer->kind->map;
+    for (int k = 0; k < layer->input_count; k++)
+        wanted |= layer->input[k] >= 0 && net->layers[layer->input[k]].live;
+    return wanted;
+}
+
 /* The slots every layer has, from what check found out. */
 static void common_slots(rv_layer *layer) {
     size_t row = layer->spikes ? (size_t)rv_words(layer->n) : (size_t)layer->ld;

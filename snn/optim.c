@@ -100,6 +100,7 @@ typedef struct run {
     size_t offset, count;
     double lr, weight_decay;
     rv_limit limit;
+    bool back; /* B reads it */
 } run;
 
 struct rv_optimizer {
@@ -168,8 +169,13 @@ static const rv_group_desc *group_of(const rv_train_desc *desc, const rv_tensor 
 
 /* A limited tensor is updated without its padding, which the limit would lift above 0. */
 static run run_of(const rv_optimizer *o, const rv_tensor *tensor, const rv_group_desc *group) {
-    run r = {rv_range_offset(&o->range, tensor), tensor->count, o->options->lr,
-             o->options->weight_decay, tensor->limit};
+    const rv_net *net = o->range.net;
+    run r = {rv_range_offset(&o->range, tensor),
+             tensor->count,
+             o->options->lr,
+             o->options->weight_decay,
+             tensor->limit,
+             rv_layer_back(net, &net->layers[tensor->layer])};
     if (tensor->limit != RV_LIMIT_NONE) r.count = rv_tensor_elements(tensor); /* padding stays 0 */
     if (group && !isnan(group->lr)) r.lr = group->lr;
     if (group && !isnan(group->weight_decay)) r.weight_decay = group->weight_decay;
@@ -179,7 +185,8 @@ static run run_of(const rv_optimizer *o, const rv_tensor *tensor, const rv_group
 /* Limits are applied to whole calls, so limited tensors stand alone. */
 static bool run_extends(const run *a, const run *b) {
     return a->limit == RV_LIMIT_NONE && b->limit == RV_LIMIT_NONE && a->lr == b->lr &&
-           a->weight_decay == b->weight_decay && a->offset + a->count == b->offset;
+           a->weight_decay == b->weight_decay && a->back == b->back &&
+           a->offset + a->count == b->offset;
 }
 
 /* A pattern that matches nothing is a typing error that would silently train with other rates. */
@@ -371,9 +378,9 @@ rv_status rv_optimizer_update_late(rv_optimizer *o, const rv_device *device, rv_
             u.rate /= late->slow;
             u.keep = late->keep;
             if (late->from) u.from = late->from + r->offset;
-            if (late->trend) u.trend = late->trend + r->offset;
+            if (late->trend && r->back) u.trend = late->trend + r->offset;
             for (int j = 0; j < 2; j++) {
-                if (!want[j]->to) continue;
+                if (!want[j]->to || (want[j] == &late->backward && !r->back)) continue;
                 TRY(view_of(o, r, &u, want[j], &views[j]));
                 u.view[j] = &views[j];
             }

@@ -306,7 +306,7 @@ typedef enum rv_look {
     RV_LOOK_RATE,     /* w - horizon*rate(j)*direction: the next update's rate for all of it */
     RV_LOOK_MOMENTUM, /* what momentum alone makes of it in `horizon` updates, each at its rate */
     RV_LOOK_STEP,     /* w + horizon*(w(j) - w(j-1)) */
-    RV_LOOK_TREND,    /* w - horizon*trend */
+    RV_LOOK_TREND,    /* w - horizon*trend; of `backward` alone */
 } rv_look;
 typedef struct rv_view {
     rv_look look;
@@ -314,11 +314,13 @@ typedef struct rv_view {
     float *to;      /* NULL: not wanted */
 } rv_view;
 typedef struct rv_late {
-    const float *from; /* w(j-1); NULL: the block. STEP and trend need it elsewhere */
+    const float *from; /* w(j-1), elsewhere; NULL: in the block */
     int delay;         /* sgd: of the gradient, to be made up for; 0: not */
     double slow;       /* the update's rate is divided by it */
     float *trend;      /* moving mean of w(j) - w(j-1), of which `keep` stays; NULL: none */
     double keep;
+    /* Trend and `backward` are made of tensors that B reads: of maps whose input wants no adjoint
+     * they stay as they are. */
     rv_view forward, backward;
 } rv_late;
 RV_CHECKED rv_status rv_optimizer_update_late(rv_optimizer *optimizer, const rv_device *device,

@@ -334,6 +334,39 @@ static void share_keeps_what_a_sample_does(void **state) {
     small_finish(&s);
 }
 
+/* Of the first map, whose input wants no adjoint, B reads no weights: nothing is made of them. Its
+ * update and what forward sees are as ever. */
+static void backward_views_are_made_of_what_backward_reads(void **state) {
+    (void)state;
+    small s = {0};
+    rv_optimizer *o;
+    small_two(&s, 5, 20, 3);
+    open_optimizer(&s, "sgd", 0.5, &o);
+    float *block = small_memory(&s, s.net->n_all, sizeof *block);
+    float *blocks = small_memory(&s, 3 * s.net->n_all, sizeof *blocks);
+    float *trend = blocks, *forward = trend + s.net->n_all, *backward = forward + s.net->n_all;
+    float *gradient = small_memory(&s, s.net->n_trained, sizeof *gradient);
+    const rv_late late = {.slow = 1,
+                          .trend = trend,
+                          .keep = 0.75,
+                          .forward = {RV_LOOK_STEP, 2, forward},
+                          .backward = {RV_LOOK_TREND, 2, backward}};
+    for (size_t i = 0; i < s.net->n_trained; i++)
+        gradient[i] = 1;
+    OK(rv_optimizer_update_late(o, &s.device, NULL, &late, block, gradient, 1));
+    for (int k = 0; k < s.net->tensor_count; k++) {
+        const rv_tensor *tensor = &s.net->tensors[k];
+        bool first = strncmp(tensor->name, "fc1.", 4) == 0;
+        for (size_t i = tensor->offset; i < tensor->offset + tensor->count; i++) {
+            assert_true(block[i] == -0.5f && forward[i] == -1.5f);
+            assert_true(trend[i] == (first ? 0 : -0.125f));
+            assert_true(backward[i] == (first ? 0 : -0.25f)); /* w - 2*trend */
+        }
+    }
+    rv_optimizer_destroy(o);
+    small_finish(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_descent_moves_every_trained_value),
@@ -349,6 +382,7 @@ int main(void) {
         cmocka_unit_test(plateau_falls_after_patience_and_not_below_min),
         cmocka_unit_test(one_cycle_moves_the_momentum_of_the_update),
         cmocka_unit_test(share_keeps_what_a_sample_does),
+        cmocka_unit_test(backward_views_are_made_of_what_backward_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
