@@ -228,7 +228,7 @@ rv_status RV_CPU(conv_pack)(rv_ctx *ctx, rv_queue *queue, const rv_conv *conv, i
         TRY(rv_alloc(1, sizeof *p, "packed convolution", &p));
         *packed = p;
     }
-    if (conv->form == RV_FORM_EVENT) {
+    if (conv->form == RV_FORM_EVENT && !conv->no_forward) {
         if (!p->event)
             TRY(rv_alloc(rv_cpu_conv_event_floats(conv), sizeof(float),
                          "packed convolution weights", &p->event));

@@ -133,11 +133,12 @@ static rv_status panel_prepare(rv_ctx *ctx, panel_job *job, rv_conv_product kind
     TRY(rv_cpu_conv_scratch(
         ctx, &job->base,
         panel_floats(conv->in, job->images) + rv_conv_plan_scratch(job->plan, kind), arena));
-    if (kind != RV_CONV_WEIGHT && rv_conv_plan_fits(job->plan, packed->plan, kind)) {
+    if (kind != RV_CONV_WEIGHT && packed->weights[kind] &&
+        rv_conv_plan_fits(job->plan, packed->plan, kind)) {
         job->weights = packed->weights[kind];
         goto out;
     }
-    /* Another number of images (a ragged batch) may want another order. */
+    /* Another number of images (a ragged batch) may want another order; or it was left out. */
     TRY(rv_arena_get(arena, job->floats, sizeof(float), &job->weights));
     TRY(rv_conv_plan_pack(job->plan, kind, kind == RV_CONV_WEIGHT ? job->base.gw : conv->weight,
                           job->weights));
@@ -202,13 +203,14 @@ rv_status rv_cpu_conv_panel_pack(rv_ctx *ctx, const rv_conv *conv, int B, rv_con
     rv_cpu_one_thread();
     TRY(plan_of(ctx, conv, panel_images(B), conv_ld(conv->in), conv_ld(conv->out), &plan));
     for (int p = RV_CONV_FORWARD; p <= RV_CONV_BACKWARD; p++) {
-        if (!packed->weights[p] || !packed->plan ||
-            !rv_conv_plan_fits(plan, packed->plan, (rv_conv_product)p)) {
+        if (!packed->plan || !rv_conv_plan_fits(plan, packed->plan, (rv_conv_product)p)) {
             rv_free(packed->weights[p]);
             packed->weights[p] = NULL;
+        }
+        if (p == RV_CONV_FORWARD ? conv->no_forward : conv->no_backward) continue;
+        if (!packed->weights[p])
             TRY(rv_alloc(rv_conv_plan_weights(plan, (rv_conv_product)p), sizeof(float),
                          "packed convolution weights", &packed->weights[p]));
-        }
         TRY(rv_conv_plan_pack(plan, (rv_conv_product)p, conv->weight, packed->weights[p]));
     }
     packed->plan = plan;

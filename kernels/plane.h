@@ -33,6 +33,7 @@ typedef struct rv_conv {
     int groups;
     rv_form form;
     bool bf16; /* every input is a number that bf16 holds, as spikes are: a level may use it */
+    bool no_forward, no_backward; /* conv_pack: will not be asked for under these weights */
     const float *weight, *bias;
     void *packed;
 } rv_conv;

@@ -27,16 +27,20 @@ rv_status rv_weights_init(rv_weights *w, const rv_range *range, const rv_device 
     *w = (rv_weights){.range = *range, .device = device, .rule = *rule, .rows = rows};
     /* Backward reads weights of its own, or the newest where forward does not see them. */
     bool apart = !rule->stash && (rule->looks_forward || rule->looks_backward);
+    const unsigned both = RV_READS_FORWARD | RV_READS_BACKWARD;
     w->kept = kept_of(rule);
     TRY(rv_optimizer_create_range(range, device, train, total_steps, &w->optimizer));
     TRY(rv_alloc((size_t)w->kept, sizeof *w->shown, "weight versions", &w->shown));
     TRY(rv_alloc((size_t)w->kept, sizeof *w->number, "weight versions", &w->number));
     for (int k = 0; k < w->kept; k++) {
         TRY(rv_version_create_range(range, device, &w->shown[k]));
-        if (apart) rv_version_forward_only(w->shown[k]);
+        rv_version_reads(w->shown[k], apart ? RV_READS_FORWARD : both);
     }
     if (rule->looks_forward) TRY(rv_version_create_range(range, device, &w->own));
-    if (rule->looks_backward) TRY(rv_version_create_range(range, device, &w->backward));
+    if (rule->looks_backward) {
+        TRY(rv_version_create_range(range, device, &w->backward));
+        rv_version_reads(w->backward, RV_READS_BACKWARD);
+    }
     if (rule->trend)
         TRY(device->ops->alloc(device->ctx, sizeof(float) * range->n_trained, "moving mean",
                                (void **)&w->trend));
@@ -65,10 +69,23 @@ rv_version *rv_weights_newest(const rv_weights *w) {
     return w->own ? w->own : shown_at(w, w->made);
 }
 
+/* What passes of training read of the newest weights. */
+static rv_status newest_derive(rv_weights *w) {
+    rv_status status = RV_OK;
+    w->unready = w->own != NULL;
+    if (w->backward) TRY(rv_version_derive(w->backward, w->rows));
+    if (!w->own || w->backward || w->rule.stash) goto out;
+    rv_version_reads(w->own, RV_READS_BACKWARD);
+    TRY(rv_version_derive(w->own, w->rows));
+out:
+    return status;
+}
+
 rv_status rv_weights_ready(rv_weights *w) {
-    if (!w->underived) return RV_OK;
-    w->underived = false;
-    return rv_version_derive(rv_weights_newest(w), w->rows);
+    if (!w->unready) return RV_OK;
+    w->unready = false;
+    rv_version_reads(w->own, RV_READS_FORWARD);
+    return rv_version_derive(w->own, w->rows);
 }
 
 static void block_copy(const rv_weights *w, rv_version *from, rv_version *to) {
@@ -90,9 +107,7 @@ rv_status rv_weights_start(rv_weights *w, int64_t made) {
     for (int64_t j = made; j >= 0 && j > made - w->kept; j--)
         w->number[j % w->kept] = j;
     TRY(rv_version_derive(shown_at(w, made), w->rows));
-    if (w->own) TRY(rv_version_derive(w->own, w->rows));
-    if (w->backward) TRY(rv_version_derive(w->backward, w->rows));
-    w->underived = false;
+    TRY(newest_derive(w));
 out:
     return status;
 }
@@ -133,8 +148,7 @@ rv_status rv_weights_take(rv_weights *w, const float *from) {
         memcpy(part, from, sizeof *from * floats);
     for (int k = 0; k < w->kept; k++)
         if (w->number[k] >= 0) TRY(rv_version_derive(w->shown[k], w->rows));
-    if (w->own) TRY(rv_version_derive(w->own, w->rows));
-    if (w->backward) TRY(rv_version_derive(w->backward, w->rows));
+    TRY(newest_derive(w));
 out:
     return status;
 }
@@ -221,10 +235,7 @@ rv_status rv_weights_update(rv_weights *w, const float *gradient, double scale,
     w->made++;
     w->number[w->made % w->kept] = w->made;
     TRY(rv_version_derive(shown, w->rows));
-    if (w->backward) TRY(rv_version_derive(w->backward, w->rows));
-    w->underived = next != shown;
-    /* Backward reads the newest itself unless it has a view of its own or those of forward. */
-    if (!w->backward && !w->rule.stash) TRY(rv_weights_ready(w));
+    TRY(newest_derive(w));
 out:
     return status;
 }

@@ -26,15 +26,15 @@ typedef struct rv_weights {
     rv_version *own;      /* w(made) where forward sees something else */
     rv_version *backward; /* w(made) as backward sees it; NULL: not its own */
     float *trend;
-    int64_t made;   /* updates */
-    bool underived; /* own was changed and not derived: nothing but evaluation reads it */
+    int64_t made; /* updates */
+    bool unready; /* own has not the forms of forward, which nothing but evaluation reads */
 } rv_weights;
 
 RV_CHECKED rv_status rv_weights_init(rv_weights *w, const rv_range *range, const rv_device *device,
                                      const rv_train_desc *train, int64_t total_steps,
                                      const rv_delay_rule *rule, int rows);
 void rv_weights_finish(rv_weights *w);
-/* w(made). Derived forms are there after rv_weights_ready. */
+/* w(made). What an evaluation reads of it is there after rv_weights_ready. */
 rv_version *rv_weights_newest(const rv_weights *w);
 RV_CHECKED rv_status rv_weights_ready(rv_weights *w);
 /* After the newest block was written: it becomes version `made` and all before it. */

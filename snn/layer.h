@@ -132,8 +132,8 @@ struct rv_version {
     const rv_net *net;
     const rv_device *device;
     float *block;
-    int rows;          /* of the last derive */
-    bool forward_only; /* B never reads it */
+    int rows;       /* of the last derive */
+    unsigned reads; /* rv_readers: passes that forms are derived for */
     struct rv_derived {
         rv_form form;  /* packed holds */
         void *packed;  /* of the layer's map */

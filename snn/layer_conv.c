@@ -126,6 +126,8 @@ static rv_status conv1d_check(rv_net *net, rv_layer *layer) {
 static rv_conv conv_of(const rv_version *version, const rv_layer *layer) {
     rv_conv conv = *(const rv_conv *)layer->plan;
     conv.form = layer->form;
+    conv.no_forward = !(version->reads & RV_READS_FORWARD);
+    conv.no_backward = !(version->reads & RV_READS_BACKWARD && rv_layer_back(version->net, layer));
     conv.weight = rv_version_tensor(version, layer, WEIGHT);
     conv.bias = rv_version_tensor(version, layer, BIAS);
     conv.packed = version->derived[layer->index].packed;

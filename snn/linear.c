@@ -29,9 +29,9 @@ rv_map rv_layer_map(const rv_version *version, const rv_layer *layer, int in, in
 }
 
 rv_map rv_linear_map(const rv_version *version, const rv_layer *layer) {
-    int in = version->net->tensors[layer->tensor[WEIGHT]].dim[1], source = layer->input[0];
+    int in = version->net->tensors[layer->tensor[WEIGHT]].dim[1];
     rv_map map = rv_layer_map(version, layer, in, layer->n, WEIGHT, BIAS);
-    map.adjoint = !version->forward_only && source >= 0 && version->net->layers[source].live;
+    map.adjoint = version->reads & RV_READS_BACKWARD && rv_layer_back(version->net, layer);
     return map;
 }
 

@@ -134,6 +134,7 @@ rv_status rv_version_create_range(const rv_range *range, const rv_device *device
     version->range = *range;
     version->net = net;
     version->device = device;
+    version->reads = RV_READS_FORWARD | RV_READS_BACKWARD;
     TRY(rv_alloc((size_t)net->layer_count, sizeof *version->derived, "derived weights",
                  &version->derived));
     TRY(device->ops->alloc(device->ctx, sizeof(float) * range->n_all, "parameters",
@@ -166,8 +167,8 @@ float *rv_version_block(rv_version *version) {
     return version->block;
 }
 
-void rv_version_forward_only(rv_version *version) {
-    version->forward_only = true;
+void rv_version_reads(rv_version *version, unsigned reads) {
+    version->reads = reads;
 }
 
 /* Once per update: everything a product or a neuron reads besides the block itself. */

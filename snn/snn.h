@@ -126,8 +126,9 @@ void rv_version_destroy(rv_version *version);
 float *rv_version_block(rv_version *version);
 /* Rebuild the derived forms after the block changed. rows: batch rows products will have. */
 RV_CHECKED rv_status rv_version_derive(rv_version *version, int rows);
-/* Nothing will go back under these weights: forms that only B reads are left out. Before derive. */
-void rv_version_forward_only(rv_version *version);
+/* Passes that will read it, of which derive then makes the forms: at first all. */
+enum rv_readers { RV_READS_FORWARD = 1, RV_READS_BACKWARD = 2 };
+void rv_version_reads(rv_version *version, unsigned reads);
 
 /* ---- state, tape, pass ------------------------------------------------------------------ */
 /* All layers' state at a chunk border of one micro-batch of at most B samples; one flat block, so

@@ -250,6 +250,78 @@ static void predictions_are_their_formulas(void **state) {
     }
 }
 
+/* ---- derived forms ----------------------------------------------------------------------- */
+
+/* For which passes the weights of two convolutions were packed. */
+static const rv_ops *plain_ops;
+static char packed_first[16], packed_second[16];
+static rv_status noting_pack(rv_ctx *ctx, rv_queue *queue, const rv_conv *conv, int B, void **to) {
+    char *note = conv->in.c == 1 ? packed_first : packed_second;
+    static const char words[] = "2fb-"; /* both, one, none */
+    snprintf(note + strlen(note), 2, "%c", words[conv->no_backward + 2 * conv->no_forward]);
+    return plain_ops->conv_pack(ctx, queue, conv, B, to);
+}
+
+static void conv_add(small *s, const char *name, int channels) {
+    rv_choice conv = small_choice(s, rv_layer_table(), "conv2d");
+    rv_conv_options *options = conv.options;
+    options->out_channels = channels;
+    options->kernel_size[0] = options->kernel_size[1] = 1;
+    small_layer(s, name, conv);
+}
+
+/* An update makes the forms that a pass will read, an evaluation those it finds missing; of the
+ * first map, whose input wants no adjoint, never those of backward. */
+static void updates_derive_what_passes_read(void **state) {
+    (void)state;
+    static const struct {
+        const char *words, *first, *second, *first_ready, *second_ready;
+    } cases[] = {
+        {"", "f", "2", "", ""},          {"stash", "f", "2", "", ""},
+        {"lwp_w", "f-", "fb", "f", "f"}, {"lwp_v stash", "f", "2", "f", "f"},
+        {"t2", "f-", "fb", "", ""},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        small s = {0};
+        rv_weights w = {0};
+        rv_delay_desc desc = {.mode = mode_of("stale")};
+        char words[32], *rest = NULL;
+        float gradient[64] = {0};
+        strcpy(words, cases[k].words);
+        for (char *word = strtok_r(words, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+            OK(rv_delay_add(&desc, word, NULL, 0));
+        s.net_desc.input = (rv_shape){3, {1, 4, 4}};
+        s.net_desc.steps = 1;
+        conv_add(&s, "a", 2);
+        small_neuron(&s, "lif", "lif", 0.9);
+        conv_add(&s, "b", 2);
+        OK(rv_device_open("cpu", RV_ISA_AUTO, 1, &s.device));
+        OK(rv_net_create(&s.net_desc, &s.net));
+        s.train.optimizer = small_choice(&s, rv_optimizer_table(), "sgd");
+        quadratic_set(&s.train.optimizer, "momentum", 0.5);
+        s.train.velocity = true;
+        assert_true(s.net->n_trained <= 64);
+        rv_ops noting = *(plain_ops = s.device.ops);
+        rv_device device = s.device;
+        noting.conv_pack = noting_pack;
+        device.ops = &noting;
+        const rv_delay_rule rule = rule_at(&desc, 3, 1, 1, 0);
+        const rv_range range = rv_net_range(s.net, 0, 3);
+        OK(rv_weights_init(&w, &range, &device, &s.train, 100, &rule, 1));
+        OK(rv_weights_start(&w, 0));
+        packed_first[0] = packed_second[0] = 0;
+        OK(rv_weights_update(&w, gradient, 1, NULL, NULL));
+        assert_string_equal(packed_first, cases[k].first);
+        assert_string_equal(packed_second, cases[k].second);
+        packed_first[0] = packed_second[0] = 0;
+        OK(rv_weights_ready(&w));
+        assert_string_equal(packed_first, cases[k].first_ready);
+        assert_string_equal(packed_second, cases[k].second_ready);
+        rv_weights_finish(&w);
+        small_finish(&s);
+    }
+}
+
 /* Rates of t1: 1/(D+1)^p, p falling from 1 to 0. */
 static void t1_slows_the_first_updates(void **state) {
     (void)state;
@@ -298,6 +370,7 @@ int main(void) {
         cmocka_unit_test(wrong_words_are_refused),
         cmocka_unit_test(gc_makes_up_for_the_delay),
         cmocka_unit_test(predictions_are_their_formulas),
+        cmocka_unit_test(updates_derive_what_passes_read),
         cmocka_unit_test(t1_slows_the_first_updates),
         cmocka_unit_test(largest_steps_on_a_parabola_are_those_published),
     };
