@@ -34,6 +34,7 @@ typedef struct rv_plan_bytes { /* of a stage at its peak */
     double weights;            /* with gradient and optimiser */
     double versions;           /* kept beside the newest */
     double tapes, state, slots, scratch;
+    double record; /* of the tapes: what one chunk more would add */
 } rv_plan_bytes;
 
 /* Without `delay` what is said of a step is that of one step; with it, of one update while the pipe

@@ -1,6 +1,6 @@
 /*
- * What a plan weighs and how long it takes, for every schedule the search looks at. Bytes are those
- * the executor will allocate, so a limit of memory can be kept before anything is made.
+ * How long a plan takes, for every schedule the search looks at, and with which policies of tapes
+ * it takes least.
  */
 #include <math.h>
 #include <stdio.h>
@@ -13,168 +13,14 @@
  * in CHUNKS_ALL / 2. EFFORT items are planned and simulated in about a second. */
 enum { CHUNKS_ALL = 1024, EFFORT = 8000000, EFFORT_RIVAL = EFFORT / 16 };
 
-/* ---- memory ----------------------------------------------------------------------------- */
-
-double rv_plan_stage_bytes(const rv_plan_stage *stage) {
-    const rv_plan_bytes *b = &stage->bytes;
-    return b->weights + b->versions + b->tapes + b->state + b->slots + b->scratch;
-}
-
-/* With the policy of tapes that is tried. F runs once more inside B; what goes to the disk and back
- * takes its time, beside F and B where a processor is left for it. */
-static rv_part_cost cost_of(const rv_plan_search *s, int stage, int chunks) {
-    rv_part_cost cost = rv_plan_cost_at(s->points, stage, chunks);
-    const rv_train_desc *train = s->desc->cost.train;
-    if (!s->policy || s->policy[stage] == RV_TAPE_KEEP) return cost;
-    if (s->policy[stage] == RV_TAPE_RECOMPUTE) {
-        cost.b += cost.f;
-        cost.once[RV_WORK_B] += cost.once[RV_WORK_F];
-        return cost;
-    }
-    const rv_range range = rv_net_range(s->desc->cost.net, s->first[stage], s->first[stage + 1]);
-    const rv_tapes_desc tapes = {.range = &range,
-                                 .how = {s->tape, train->tape_dtype == RV_TAPE_FLOAT16},
-                                 .steps = (s->steps + chunks - 1) / chunks,
-                                 .rows = (train->batch + s->micros - 1) / s->micros,
-                                 .records = chunks};
-    double disk = (double)rv_tapes_spilled(&tapes) / s->spill;
-    cost.f = s->idle ? fmax(cost.f, disk) : cost.f + disk;
-    cost.b = s->idle ? fmax(cost.b, disk) : cost.b + disk;
-    return cost;
-}
-
-/* The part of the net a stage has, and how it is run. */
-typedef struct piece {
-    int first, last, chunks, slots;
-    double scratch, versions; /* bytes */
-    int flights;
-    int records;         /* tapes at the peak, in chunks */
-    const rv_work *list; /* NULL: as few benches as can be */
-    int count;
-} piece;
-
-/* Micro-batches between first F and last W need a state each; little, so of steps M are counted. */
-static rv_status part_weigh(const rv_plan_search *s, const piece *part, rv_plan_stage *stage) {
-    rv_status status = RV_OK;
-    const rv_net *net = s->desc->cost.net;
-    const rv_train_desc *train = s->desc->cost.train;
-    const int rows = (train->batch + s->micros - 1) / s->micros;
-    const int steps = (s->steps + part->chunks - 1) / part->chunks;
-    const rv_range range = rv_net_range(net, part->first, part->last);
-    rv_crossing before = {0}, after = {0};
-    TRY(rv_net_crossing(net, range.first, &before));
-    TRY(rv_net_crossing(net, range.last, &after));
-    double in = (double)rv_wire_forward_bytes(&before, steps, rows);
-    stage->forward_message = (double)rv_wire_forward_bytes(&after, steps, rows);
-    stage->backward_message = (double)rv_wire_backward_bytes(&after, steps, rows);
-    const rv_tapes_desc tapes = {.range = &range,
-                                 .before = &before,
-                                 .how = {s->tape, train->tape_dtype == RV_TAPE_FLOAT16},
-                                 .steps = steps,
-                                 .rows = rows,
-                                 .records = part->records,
-                                 .list = part->list,
-                                 .count = part->count};
-    stage->bytes = (rv_plan_bytes){
-        .weights = 4 * ((double)range.n_all + (s->copies - 1) * (double)range.n_trained),
-        .versions = part->versions,
-        .tapes = (double)rv_tapes_bytes(&tapes),
-        .state = (part->flights + 1.0) * (double)rv_state_bytes(&range, rows),
-        .slots = part->slots * (in + stage->backward_message),
-        .scratch = part->scratch,
-    };
-out:
-    rv_free(before.tensor);
-    rv_free(after.tensor);
-    return status;
-}
-
-/* What a stage of the endless order keeps that one of steps does not. */
-static void part_endless(const rv_plan_search *s, int stage, piece *part) {
-    part->flights = s->micros;
-    if (!s->delay) return;
-    const rv_range range = rv_net_range(s->desc->cost.net, part->first, part->last);
-    const rv_delay_shape shape = {s->stages, part->chunks, s->micros, stage};
-    const rv_order order = {.rule = rv_delay_rule_of(s->delay, &shape), .chunks = part->chunks};
-    part->versions = rv_weights_bytes(&order.rule, &range);
-    part->flights = rv_order_flights(&order);
-    part->records = rv_order_tapes(&order);
-    part->list = NULL, part->count = 0; /* tapes are whole, and it has more cells than there are */
-}
-
-/* Batches that the first stage may begin before the last update is awaited. */
-static double batches_bytes(const rv_plan_search *s, int chunks) {
-    const rv_batch *batch = s->desc->cost.batch;
-    if (!s->delay) return 0;
-    const rv_delay_shape shape = {s->stages, chunks, s->micros, 0};
-    const rv_order order = {
-        .rule = rv_delay_rule_of(s->delay, &shape), .chunks = chunks, .group = s->micros};
-    double update = (double)s->desc->cost.train->batch / batch->B;
-    return (rv_order_fed(&order) + RV_FLOW_BESIDE) * update * (double)rv_flow_bytes(batch);
-}
-
-/* Saving takes a copy of everything (a plain trainer has it anyway), of versions two. */
-static double copy_bytes(const rv_plan_search *s, int chunks) {
-    const rv_net *net = s->desc->cost.net;
-    const rv_range whole = rv_net_range(net, 0, net->layer_count);
-    const double block = 4 * (double)net->n_all;
-    bool piped = s->stages > 1 || s->delay || s->desc->cost.train->tape_dtype ||
-                 rv_tape_has(&whole, s->tape, RV_TAPE_RECOMPUTE) ||
-                 rv_tape_has(&whole, s->tape, RV_TAPE_SPILL);
-    double bytes = piped ? s->copies * block : 0;
-    if (!s->delay) return bytes;
-    bytes += 2 * block;
-    for (int i = 0; i < s->stages; i++) {
-        piece part = {.first = s->first[i], .last = s->first[i + 1], .chunks = chunks};
-        part_endless(s, i, &part);
-        bytes += 2 * part.versions;
-    }
-    return bytes;
-}
-
-/* stage: [stages], bytes and messages are filled in; or NULL. */
-static rv_status weigh(const rv_plan_search *s, int chunks, int slots, const rv_schedule *schedule,
-                       rv_plan_stage *stage, double *bytes) {
-    rv_status status = RV_OK;
-    *bytes = copy_bytes(s, chunks) + batches_bytes(s, chunks);
-    for (int i = 0; i < s->stages; i++) {
-        rv_plan_stage own = {0}, *to = stage ? &stage[i] : &own;
-        piece part = {.first = s->first[i],
-                      .last = s->first[i + 1],
-                      .chunks = chunks,
-                      .slots = rv_schedule_slots(slots, s->micros * chunks),
-                      .scratch = rv_plan_cost_at(s->points, i, chunks).scratch_bytes,
-                      .records = schedule ? schedule->forecast.peak[i] : chunks};
-        if (schedule) part.list = rv_schedule_list(schedule, i, &part.count);
-        part_endless(s, i, &part);
-        TRY(part_weigh(s, &part, to));
-        *bytes += rv_plan_stage_bytes(to);
-    }
-out:
-    return status;
-}
-
-rv_status rv_plan_bytes_of(void *search, int chunks, int slots, const rv_schedule *schedule,
-                           double *bytes) {
-    return weigh(search, chunks, slots, schedule, NULL, bytes);
-}
-
-rv_status rv_plan_adopt(rv_plan_search *s, rv_plan *plan) {
-    const rv_schedule *schedule = &plan->schedule;
-    plan->chunks = schedule->chunks;
-    plan->copy = copy_bytes(s, plan->chunks);
-    plan->batches = batches_bytes(s, plan->chunks);
-    for (int i = 0; i < plan->stages; i++)
-        plan->stage[i].cost = cost_of(s, i, plan->chunks);
-    return weigh(s, plan->chunks, schedule->slots, schedule, plan->stage, &plan->bytes);
-}
-
 /* ---- search ----------------------------------------------------------------------------- */
 
 rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs) {
+    rv_status status = RV_OK;
     rv_plan_search *s = search;
     for (int i = 0; i < s->stages; i++) {
-        rv_part_cost cost = cost_of(s, i, chunks);
+        rv_part_cost cost;
+        TRY(rv_plan_cost(s, i, chunks, &cost));
         s->f[i] = cost.f, s->b[i] = cost.b, s->w[i] = cost.w;
         s->u[i] = cost.u, s->norm[i] = cost.norm;
         for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
@@ -188,10 +34,12 @@ rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs) {
                         .norm = s->norm,
                         .steps = s->steps,
                         .latency = s->latency};
-    return RV_OK;
+out:
+    return status;
 }
 
 void rv_plan_search_finish(rv_plan_search *s) {
+    rv_free(s->units);
     rv_free(s->layers);
     rv_free(s->policy);
     rv_free(s->f);
@@ -221,6 +69,7 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
     s->b = s->f + n, s->w = s->b + n, s->u = s->w + n, s->norm = s->u + n;
     for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
         s->once[k] = s->norm + ((size_t)k + 1) * n;
+    TRY(rv_plan_units_create(s));
     if (!rv_plan_mixes(desc)) goto out;
     TRY(rv_alloc(n, sizeof *s->policy, "policies of tapes", &s->policy));
     TRY(rv_alloc((size_t)desc->cost.net->layer_count, sizeof *s->layers, "policies of tapes",
@@ -245,8 +94,8 @@ static int chunks_list(const rv_plan_search *s, bool some, int *list) {
 }
 
 static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
-                             const rv_generator *generator, int effort, rv_schedule *best,
-                             rv_searched *searched) {
+                             const rv_generator *generator, int effort, double limit,
+                             rv_schedule *best, rv_searched *searched) {
     const rv_search search = {.stages = s->stages,
                               .micros = s->micros,
                               .chunks = chunks,
@@ -257,6 +106,8 @@ static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
                               .costs = rv_plan_costs,
                               .bytes = rv_plan_bytes_of,
                               .memory = s->desc->memory,
+                              .caps = s->desc->memory > 0 ? rv_plan_caps : NULL,
+                              .limit = isfinite(limit) ? limit : 0,
                               .effort = effort,
                               .context = s};
     return rv_schedule_search(&search, best, searched);
@@ -267,7 +118,8 @@ static rv_status search_once(rv_plan_search *s, const int *chunks, int count,
 /* A stage at a number of chunks under a policy. What a stage weighs depends on its own alone, so
  * all mixes are sums of these. */
 typedef struct cell {
-    double bytes, work; /* seconds of a step */
+    double bytes, record; /* one chunk of tapes more */
+    double work;          /* seconds of a step */
 } cell;
 
 typedef struct mixing {
@@ -276,6 +128,7 @@ typedef struct mixing {
     int count, policies;
     cell *cells;   /* [count][stages][policies] */
     double *base;  /* [count] bytes that no stage has */
+    int *cap;      /* [stages] of a policy */
     double *floor; /* [count] no mix makes the step shorter: that of tapes that are all kept */
     double left;   /* the least that may have been missed for want of effort; INFINITY: none */
     double least;  /* bytes: the least that was met */
@@ -293,10 +146,12 @@ static cell *cell_of(const mixing *it, int k, int stage) {
                       (size_t)it->policies];
 }
 
-static rv_status floor_of(rv_plan_search *s, int chunks, double *floor) {
+/* cap: [stages], or NULL. */
+static rv_status floor_of(rv_plan_search *s, int chunks, const int *cap, double *floor) {
     rv_costs costs;
     rv_status status = rv_plan_costs(s, chunks, &costs);
     if (status != RV_OK) return status;
+    costs.cap = cap;
     return rv_schedule_floor(s->stages, s->micros, chunks, &costs,
                              s->desc->cost.train->clip_norm > 0, floor);
 }
@@ -312,6 +167,7 @@ static rv_status mix_weigh(mixing *it) {
     TRY(rv_alloc(stages, sizeof *stage, "stages", &stage));
     TRY(rv_alloc(stages, sizeof *policy, "policies of tapes", &policy));
     TRY(rv_alloc(rows * (size_t)it->policies, sizeof *it->cells, "policies of tapes", &it->cells));
+    TRY(rv_alloc(stages, sizeof *it->cap, "policies of tapes", &it->cap));
     TRY(rv_alloc((size_t)it->count, sizeof *it->base, "policies of tapes", &it->base));
     TRY(rv_alloc((size_t)it->count, sizeof *it->floor, "policies of tapes", &it->floor));
     for (int p = 0; p < it->policies; p++) {
@@ -319,13 +175,14 @@ static rv_status mix_weigh(mixing *it) {
         policy_set(s, policy);
         for (int k = 0; k < it->count; k++) {
             double bytes;
-            TRY(weigh(s, it->chunks[k], slots, NULL, stage, &bytes));
-            if (p == RV_TAPE_KEEP) TRY(floor_of(s, it->chunks[k], &it->floor[k]));
-            it->base[k] = copy_bytes(s, it->chunks[k]) + batches_bytes(s, it->chunks[k]);
+            TRY(rv_plan_weigh(s, it->chunks[k], slots, NULL, stage, &bytes));
+            if (p == RV_TAPE_KEEP) TRY(floor_of(s, it->chunks[k], NULL, &it->floor[k]));
+            it->base[k] = rv_plan_base_bytes(s, it->chunks[k]);
             for (int i = 0; i < s->stages; i++) {
-                const rv_part_cost cost = cost_of(s, i, it->chunks[k]);
-                cell_of(it, k, i)[p] =
-                    (cell){rv_plan_stage_bytes(&stage[i]), s->micros * (cost.f + cost.b + cost.w)};
+                rv_part_cost cost;
+                TRY(rv_plan_cost(s, i, it->chunks[k], &cost));
+                cell_of(it, k, i)[p] = (cell){rv_plan_stage_bytes(&stage[i]), stage[i].bytes.record,
+                                              s->micros * (cost.f + cost.b + cost.w)};
             }
         }
     }
@@ -335,14 +192,18 @@ out:
     return status;
 }
 
+static double mix_bytes(const mixing *it, const uint8_t *policy, int k) {
+    double bytes = it->base[k];
+    for (int i = 0; i < it->search->stages; i++)
+        bytes += cell_of(it, k, i)[policy[i]].bytes;
+    return bytes;
+}
+
 /* INFINITY: it does not fit at these chunks. */
 static double guess_at(mixing *it, const uint8_t *policy, int k) {
-    double bytes = it->base[k], least = it->floor[k];
-    for (int i = 0; i < it->search->stages; i++) {
-        const cell *own = &cell_of(it, k, i)[policy[i]];
-        bytes += own->bytes;
-        least = fmax(least, own->work);
-    }
+    double bytes = mix_bytes(it, policy, k), least = it->floor[k];
+    for (int i = 0; i < it->search->stages; i++)
+        least = fmax(least, cell_of(it, k, i)[policy[i]].work);
     it->least = fmin(it->least, bytes);
     return bytes > it->search->desc->memory ? INFINITY : least;
 }
@@ -356,6 +217,15 @@ static int guess_best(mixing *it, const uint8_t *policy, double *seconds) {
         if (guess < *seconds) *seconds = guess, best = k;
     }
     return best;
+}
+
+/* The policy is set and fits. */
+static rv_status mix_floor(const mixing *it, int k, double *seconds) {
+    rv_plan_search *s = it->search;
+    const double left = s->desc->memory - mix_bytes(it, s->policy, k);
+    for (int i = 0; i < s->stages; i++)
+        it->cap[i] = rv_plan_cap(s, it->chunks[k], left, cell_of(it, k, i)[s->policy[i]].record);
+    return floor_of(s, it->chunks[k], it->cap, seconds);
 }
 
 /* The busiest stage alone, and none faster than if all were kept. */
@@ -372,11 +242,11 @@ static rv_status mix_bound(void *context, const uint8_t *policy, double *seconds
     const int first = guess_best(it, policy, seconds);
     if (first < 0) return RV_OK;
     policy_set(s, policy);
-    TRY(floor_of(s, it->chunks[first], seconds));
+    TRY(mix_floor(it, first, seconds));
     for (int k = 0; k < it->count; k++) {
         double bound;
         if (k == first || guess_at(it, policy, k) >= *seconds) continue;
-        TRY(floor_of(s, it->chunks[k], &bound));
+        TRY(mix_floor(it, k, &bound));
         *seconds = fmin(*seconds, bound);
     }
 out:
@@ -396,11 +266,12 @@ static rv_status mix_seconds(void *context, const uint8_t *policy, double limit,
     TRY(rv_alloc((size_t)it->count, sizeof *chunks, "chunks", &chunks));
     for (int k = 0; k < it->count; k++) {
         double floor = guess_at(it, policy, k);
-        if (floor <= limit && isfinite(floor)) TRY(floor_of(s, it->chunks[k], &floor));
+        if (floor <= limit && isfinite(floor)) TRY(mix_floor(it, k, &floor));
         if (floor <= limit && isfinite(floor)) chunks[count++] = it->chunks[k];
     }
     if (count == 0) goto out;
-    status = search_once(s, chunks, count, s->desc->generator, EFFORT_RIVAL, &found, &searched);
+    status =
+        search_once(s, chunks, count, s->desc->generator, EFFORT_RIVAL, limit, &found, &searched);
     if (status == RV_RESOURCE) it->least = fmin(it->least, searched.least);
     if (status == RV_OK) *seconds = found.forecast.total;
     if (searched.left > 0) it->left = fmin(it->left, searched.left_bound);
@@ -444,6 +315,7 @@ static rv_status mix_find(rv_plan_search *s, const int *chunks, int count, rv_pl
              s->desc->memory / 1e6, it.least / 1e6);
 out:
     rv_free(it.floor);
+    rv_free(it.cap);
     rv_free(it.base);
     rv_free(it.cells);
     rv_free(policy);
@@ -460,7 +332,7 @@ rv_status rv_plan_seek(rv_plan_search *s, rv_plan *plan) {
     TRY(rv_alloc((size_t)s->steps + 1, sizeof *chunks, "chunks", &chunks));
     if (s->policy) TRY(mix_find(s, chunks, chunks_list(s, true, chunks), plan));
     status = search_once(s, chunks, chunks_list(s, false, chunks), s->desc->generator, EFFORT,
-                         &plan->schedule, &plan->searched);
+                         INFINITY, &plan->schedule, &plan->searched);
     if (status == RV_RESOURCE)
         FAIL(RV_RESOURCE,
              "pipeline.memory: no schedule fits the %.1f MB that are left of it; the least found "
@@ -486,7 +358,7 @@ static rv_status rivals_of_steps(rv_plan_search *s, rv_plan *plan) {
         if (generator->one_stage && plan->stages > 1) continue;
         plan->rival_count++;
         rival->name = generator->row.name;
-        status = search_once(s, &plan->chunks, 1, generator, EFFORT_RIVAL, &found, NULL);
+        status = search_once(s, &plan->chunks, 1, generator, EFFORT_RIVAL, INFINITY, &found, NULL);
         if (status != RV_OK && status != RV_CONFIG && status != RV_RESOURCE) goto out;
         rival->runs = status == RV_OK;
         if (!rival->runs)
@@ -531,23 +403,6 @@ out:
 
 /* ---- cuts of least memory --------------------------------------------------------------- */
 
-/* Bytes of a stage of blocks [from, to). */
-static rv_status blocks_weigh(const rv_plan_search *s, const rv_cost_points *blocks, int stage,
-                              int from, int to, int chunks, double *bytes) {
-    rv_plan_stage weighed = {0};
-    piece part = {.first = blocks->part[0][from].first,
-                  .last = blocks->part[0][to - 1].last,
-                  .chunks = chunks,
-                  .slots = s->desc->slots ? s->desc->slots : 1,
-                  .records = chunks};
-    for (int i = from; i < to; i++)
-        part.scratch = fmax(part.scratch, rv_plan_cost_at(blocks, i, chunks).scratch_bytes);
-    part_endless(s, stage, &part);
-    rv_status status = part_weigh(s, &part, &weighed);
-    *bytes = rv_plan_stage_bytes(&weighed);
-    return status;
-}
-
 /* least[s * (blocks + 1) + j]: of s stages with the first j blocks; from: where the last begins. */
 static rv_status cuts_at(const rv_plan_search *s, const rv_cost_points *blocks, int chunks,
                          double *least, int *from) {
@@ -559,7 +414,8 @@ static rv_status cuts_at(const rv_plan_search *s, const rv_cost_points *blocks, 
         for (int j = i + 1; j <= L; j++) {
             double bytes;
             for (int k = 1; k <= s->stages; k++) {
-                if (k == 1 || s->delay) TRY(blocks_weigh(s, blocks, k - 1, i, j, chunks, &bytes));
+                if (k == 1 || s->delay)
+                    TRY(rv_plan_blocks_weigh(s, blocks, k - 1, i, j, chunks, &bytes));
                 double sum = least[(k - 1) * row + i] + bytes;
                 if (sum < least[k * row + j]) least[k * row + j] = sum, from[k * row + j] = i;
             }

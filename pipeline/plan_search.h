@@ -11,6 +11,9 @@
 extern "C" {
 #endif
 
+/* A stage under a policy at a length of its chunks: what its tapes and messages weigh. */
+typedef struct rv_plan_unit rv_plan_unit;
+
 /* Zeroed = empty. Arrays are of the stages; points, first and desc are borrowed. */
 typedef struct rv_plan_search {
     const rv_plan_desc *desc;
@@ -25,6 +28,7 @@ typedef struct rv_plan_search {
     uint8_t *policy;     /* [stages] that is tried, for all layers of a stage; NULL: the recipe's */
     uint8_t *layers;     /* [layers] the same */
     double spill;        /* bytes per second to and from the disk */
+    rv_plan_unit *units; /* remembered (plan_weigh.c) */
     bool idle;           /* there are processors left for writing and reading */
     const rv_delay_desc *delay; /* NULL: steps */
 } rv_plan_search;
@@ -38,6 +42,26 @@ void rv_plan_search_finish(rv_plan_search *s);
 RV_CHECKED rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs);
 RV_CHECKED rv_status rv_plan_bytes_of(void *search, int chunks, int slots,
                                       const rv_schedule *schedule, double *bytes);
+RV_CHECKED rv_status rv_plan_caps(void *search, int chunks, int *cap);
+
+/* ---- weights (plan_weigh.c) ------------------------------------------------------------- */
+RV_CHECKED rv_status rv_plan_units_create(rv_plan_search *s);
+/* Seconds of a stage with the policy that is tried. */
+RV_CHECKED rv_status rv_plan_cost(const rv_plan_search *s, int stage, int chunks,
+                                  rv_part_cost *out);
+/* stage: [stages], bytes and messages are filled in; or NULL. schedule NULL: as for rv_search. */
+RV_CHECKED rv_status rv_plan_weigh(const rv_plan_search *s, int chunks, int slots,
+                                   const rv_schedule *schedule, rv_plan_stage *stage,
+                                   double *bytes);
+double rv_plan_base_bytes(const rv_plan_search *s, int chunks); /* what no stage has */
+/* More tapes than those of one sequence a stage can hold only in what all together leave of the
+ * memory: how many, in chunks. record: bytes of one. */
+int rv_plan_cap(const rv_plan_search *s, int chunks, double left, double record);
+/* Bytes of a stage of blocks [from, to). */
+RV_CHECKED rv_status rv_plan_blocks_weigh(const rv_plan_search *s, const rv_cost_points *blocks,
+                                          int stage, int from, int to, int chunks, double *bytes);
+
+/* ---- search ----------------------------------------------------------------------------- */
 
 /* plan->schedule: the fastest; with a limit of memory the fastest that fits. RV_RESOURCE: nothing
  * does, the least bytes that were found are told. */

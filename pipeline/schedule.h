@@ -253,6 +253,10 @@ typedef struct rv_search {
     rv_status (*bytes)(void *context, int chunks, int slots, const rv_schedule *schedule,
                        double *bytes);
     double memory; /* 0: no limit; else zb is also tried with fewer tapes */
+    /* With it, or NULL: tapes, in chunks, that a stage can hold at most, cap [stages], at least one
+     * sequence. */
+    rv_status (*caps)(void *context, int chunks, int *cap);
+    double limit; /* nothing that takes more seconds is asked for; 0: anything is */
     /* Items to plan and simulate before it gives up once it has a schedule; then, too, grids of
      * more than RV_CELLS_FEW cells are left out where they could gain 0.1 % at most. 0: any. */
     double effort;
@@ -270,8 +274,8 @@ typedef struct rv_searched {
  * first row. Chunk counts are taken by their lower bounds, the promising first, and left out when
  * the bound is above what was found: unless `left` or `near` says otherwise, no fixed choice among
  * the candidates, any count of slots included, is faster within the memory, and it finds one that
- * fits whenever there is one. RV_CONFIG: none runs (the last reason is in the text); RV_RESOURCE:
- * none fits the memory. searched may be NULL. */
+ * fits whenever there is one. RV_CONFIG: none runs (the last reason is in the text), or none within
+ * `limit`; RV_RESOURCE: none fits the memory. searched may be NULL. */
 RV_CHECKED rv_status rv_schedule_search(const rv_search *search, rv_schedule *best,
                                         rv_searched *searched);
 

@@ -39,8 +39,8 @@ typedef struct hunt {
     int messages; /* of an edge; more slots have no use */
     int *cap;     /* [stages] */
     found best;
-    double fastest;     /* total of the fastest candidate; `best` is as fast to `close` */
-    double effort;      /* so far */
+    double fastest; /* total of the fastest candidate, `best` is as fast to `close`; or the limit */
+    double effort;  /* so far */
     candidate smallest; /* of those that cannot fit */
     double smallest_bytes;
 } hunt;
@@ -114,18 +114,29 @@ static rv_status bytes_at(const hunt *h, const found *it, int slots, double *byt
     return search->bytes(search->context, h->at.chunks, slots, &it->schedule, bytes);
 }
 
-/* The most slots up to `most` that fit the memory, 0: none. Tapes follow from the order alone. */
+/* The most slots up to `most` that fit the memory, 0: none. Tapes follow from the order alone.
+ * Bytes mostly grow in a straight line, which leads to the place at once; else by halving. */
 static rv_status slots_fitting(const hunt *h, const found *it, int most, int *slots) {
     rv_status status = RV_OK;
-    int low = 0, high = most + 1; /* low fits, high does not */
-    double bytes;
-    while (high - low > 1) {
-        int middle = high > most ? most : low + (high - low) / 2;
-        TRY(bytes_at(h, it, middle, &bytes));
-        if (bytes <= h->search->memory)
-            low = middle;
+    const double memory = h->search->memory;
+    double less, more, bytes; /* at `low`, which fits, at `high`, which does not */
+    int low = 1, high = most;
+    *slots = most;
+    TRY(bytes_at(h, it, most, &more));
+    if (more <= memory) goto out;
+    *slots = 0;
+    TRY(bytes_at(h, it, 1, &less));
+    if (less > memory) goto out;
+    for (int tries = 0; high - low > 1; tries++) {
+        const double share = tries < 2 ? (memory - less) / (more - less) : 0.5;
+        int at = low + (int)(share * (high - low));
+        at = at > low ? at : low + 1;
+        at = at < high ? at : high - 1;
+        TRY(bytes_at(h, it, at, &bytes));
+        if (bytes <= memory)
+            low = at, less = bytes;
         else
-            high = middle;
+            high = at, more = bytes;
     }
     *slots = low;
 out:
@@ -151,10 +162,14 @@ out:
     return status;
 }
 
-/* For the error's text: what the order takes with the fewest slots with which it runs. */
+/* For the error's text: what the order takes with the fewest slots with which it runs. Nobody will
+ * ask once something fits. */
 static rv_status least_note(hunt *h, found *it) {
     rv_status status = RV_OK;
     double bytes;
+    if (isfinite(h->fastest)) goto out;
+    TRY(bytes_at(h, it, h->search->slots ? h->search->slots : 1, &bytes));
+    if (bytes >= h->told.least) goto out;
     if (!h->search->slots) TRY(slots_fewest(h, it, h->messages, INFINITY));
     TRY(bytes_at(h, it, it->schedule.slots, &bytes));
     h->told.least = fmin(h->told.least, bytes);
@@ -198,7 +213,7 @@ out:
 }
 
 static bool exhausted(const hunt *h) {
-    return h->best.schedule.items && h->search->effort > 0 && h->effort > h->search->effort;
+    return isfinite(h->fastest) && h->search->effort > 0 && h->effort > h->search->effort;
 }
 
 /* All orders of a row, until one is as fast as can be. */
@@ -269,6 +284,7 @@ static int by_bound(const void *left, const void *right) {
     return (a->chunks > b->chunks) - (a->chunks < b->chunks);
 }
 
+/* A limit of memory is one of tapes, too. */
 static rv_status bounds_find(hunt *h, candidate *list) {
     rv_status status = RV_OK;
     const rv_search *search = h->search;
@@ -278,6 +294,10 @@ static rv_status bounds_find(hunt *h, candidate *list) {
         candidate *it = &list[i];
         it->chunks = search->chunks[i];
         TRY(search->costs(search->context, it->chunks, &costs));
+        if (search->caps && !costs.cap) {
+            TRY(search->caps(search->context, it->chunks, h->cap));
+            costs.cap = h->cap;
+        }
         TRY(rv_schedule_floor(search->stages, search->micros, it->chunks, &costs, search->norm,
                               &it->bound));
         least = fmin(least, it->bound);
@@ -338,7 +358,7 @@ static rv_status hunt_at(hunt *h, const candidate *it) {
         told->ruled_out++;
         goto out;
     }
-    if (!exhausted(h) && !(large && h->best.schedule.items && cells > h->search->effort)) {
+    if (!exhausted(h) && !(large && isfinite(h->fastest) && cells > h->search->effort)) {
         TRY(try_chunks(h));
         if (!exhausted(h)) {
             told->tried++;
@@ -360,7 +380,7 @@ static rv_status hunt_all(hunt *h, candidate *list) {
     TRY(scout(h, list));
     for (int i = 0; i < h->search->chunk_count; i++)
         if (!list[i].done) TRY(hunt_at(h, &list[i]));
-    if (!h->best.schedule.items && isfinite(h->smallest_bytes)) { /* its bytes are a bound: see */
+    if (isinf(h->fastest) && isfinite(h->smallest_bytes)) { /* its bytes are a bound: see */
         h->at = h->smallest;
         TRY(try_chunks(h));
     }
@@ -370,15 +390,17 @@ out:
 
 rv_status rv_schedule_search(const rv_search *search, rv_schedule *best, rv_searched *searched) {
     rv_status status = RV_OK;
-    hunt h = {.search = search, .fastest = INFINITY, .smallest_bytes = INFINITY};
-    candidate *list = NULL;
+    hunt h = {.search = search,
+              .fastest = search->limit > 0 ? search->limit * (1 + 3 * close) : INFINITY,
+              .smallest_bytes = INFINITY};
+    candidate *list = NULL; /* the limit a little above: what takes just so much is to be found */
     h.told = (rv_searched){.left_bound = INFINITY, .least = INFINITY};
     *best = (rv_schedule){0};
     if (search->chunk_count < 1) FAIL(RV_CONFIG, "schedule: no number of chunks to choose from");
     rv_fail(RV_CONFIG, "schedule: nothing was tried"); /* what the text says if nothing runs */
     TRY(rv_alloc((size_t)search->chunk_count, sizeof *list, "chunks", &list));
-    TRY(bounds_find(&h, list));
     TRY(rv_alloc((size_t)search->stages, sizeof *h.cap, "caps", &h.cap));
+    TRY(bounds_find(&h, list));
     TRY(hunt_all(&h, list));
     if (!h.best.schedule.items) { /* the last candidate's reason stands in the thread's error */
         if (isfinite(h.told.least))

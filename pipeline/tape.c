@@ -68,16 +68,21 @@ static bool with_benches(const rv_tapes_desc *desc) {
     return desc->how.half || has(desc, RV_TAPE_RECOMPUTE) || has(desc, RV_TAPE_SPILL);
 }
 
-/* Benches that hold what W still needs, at most, and one for the F or B at hand; where tapes are
- * spilled others, which the writer fills or empties meanwhile. */
-static int benches_most(const rv_tapes_desc *desc) {
+/* One for the F or B at hand; where tapes are spilled others, which the writer fills or empties
+ * meanwhile. */
+static int benches_spare(const rv_tapes_desc *desc) {
+    return 1 + (has(desc, RV_TAPE_SPILL) ? AHEAD : 0);
+}
+
+/* And those that hold what W still needs, at most. */
+static int benches_most(const rv_work *list, int count, int spare) {
     int held = 0, most = 0;
-    for (int i = 0; i < desc->count; i++) {
-        held += desc->list[i].kind == RV_WORK_B;
+    for (int i = 0; i < count; i++) {
+        held += list[i].kind == RV_WORK_B;
         if (held > most) most = held;
-        held -= desc->list[i].kind == RV_WORK_W;
+        held -= list[i].kind == RV_WORK_W;
     }
-    return most + 1 + (has(desc, RV_TAPE_SPILL) ? AHEAD : 0);
+    return most + spare;
 }
 
 static size_t spilled_of(const rv_tapes_desc *desc, const size_t words[RV_TAPE_PARTS]) {
@@ -85,22 +90,26 @@ static size_t spilled_of(const rv_tapes_desc *desc, const size_t words[RV_TAPE_P
            (desc->how.half ? 2u : 4u) * words[RV_PART_SPILLED_MEMBRANES];
 }
 
-size_t rv_tapes_spilled(const rv_tapes_desc *desc) {
-    size_t words[RV_TAPE_PARTS];
-    rv_tape_sizes(desc->range, desc->before, &desc->how, desc->steps, desc->rows, words);
-    return (size_t)desc->records * spilled_of(desc, words);
-}
-
-size_t rv_tapes_bytes(const rv_tapes_desc *desc) {
-    size_t words[RV_TAPE_PARTS], own = 0, records = (size_t)desc->records;
+rv_tapes_sizes rv_tapes_sizes_of(const rv_tapes_desc *desc) {
+    size_t words[RV_TAPE_PARTS], own = 0;
     size_t state = has(desc, RV_TAPE_RECOMPUTE) ? rv_state_bytes(desc->range, desc->rows) : 0;
     if (!with_benches(desc))
-        return records * rv_tape_bytes(desc->range, desc->before, desc->steps, desc->rows);
+        return (rv_tapes_sizes){
+            .record = rv_tape_bytes(desc->range, desc->before, desc->steps, desc->rows)};
     rv_tape_sizes(desc->range, desc->before, &desc->how, desc->steps, desc->rows, words);
     for (int part = RV_PART_KEPT + 1; part < RV_TAPE_PARTS; part++)
         own += 4 * words[part];
-    return records * (4 * words[RV_PART_KEPT] + 2 * words[RV_PART_MEMBRANES] + state) +
-           (size_t)benches_most(desc) * (own + state);
+    return (rv_tapes_sizes){.record =
+                                4 * words[RV_PART_KEPT] + 2 * words[RV_PART_MEMBRANES] + state,
+                            .bench = own + state,
+                            .spilled = spilled_of(desc, words),
+                            .spare = benches_spare(desc)};
+}
+
+size_t rv_tapes_bytes(const rv_tapes_sizes *sizes, int records, const rv_work *list, int count) {
+    size_t kept = (size_t)records * sizes->record;
+    if (!sizes->spare) return kept;
+    return kept + (size_t)benches_most(list, count, sizes->spare) * sizes->bench;
 }
 
 /* ---- making ----------------------------------------------------------------------------- */
@@ -121,7 +130,7 @@ out:
 static rv_status benches_create(rv_tapes *it) {
     rv_status status = RV_OK;
     const rv_tapes_desc *d = &it->desc;
-    int count = benches_most(d);
+    int count = benches_most(d->list, d->count, benches_spare(d));
     if (!d->how.policy) {
         TRY(rv_alloc((size_t)d->range->net->layer_count, 1, "tapes", &it->policy));
         it->desc.how.policy = it->policy;

@@ -69,9 +69,16 @@ RV_CHECKED rv_status rv_tapes_whole(rv_tapes *tapes, int cell, bool again);
 rv_tape *rv_tapes_get(const rv_tapes *tapes, int cell); /* between B and W; NULL: none */
 void rv_tapes_leave(rv_tapes *tapes, int cell);         /* W, or F of an evaluation, has ended */
 
-/* Bytes of all of it, for a plan; of its file. */
-size_t rv_tapes_bytes(const rv_tapes_desc *desc);
-size_t rv_tapes_spilled(const rv_tapes_desc *desc);
+/* For a plan: bytes of a record, of a bench, and of a chunk's share of the file; benches beside
+ * those that hold what W needs, 0: tapes are whole. Only range, before, how, steps and rows of the
+ * description count. */
+typedef struct rv_tapes_sizes {
+    size_t record, bench, spilled;
+    int spare;
+} rv_tapes_sizes;
+rv_tapes_sizes rv_tapes_sizes_of(const rv_tapes_desc *desc);
+/* Of all of it; list: [count] of the stage, count 0: as few benches as can be. */
+size_t rv_tapes_bytes(const rv_tapes_sizes *sizes, int records, const rv_work *list, int count);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@ typedef struct task {
     double scaled[3][MOST];
     double tape[MOST], message[MOST]; /* of a whole sequence */
     int stages, micros;
+    double memory; /* of which caps follow */
 } task;
 
 /* What a measurement gives: a whole sequence cut into C chunks costs C launches more. */
@@ -37,6 +38,15 @@ static rv_status bytes_of(void *context, int chunks, int slots, const rv_schedul
                           double *bytes) {
     const task *t = context;
     *bytes = weight_of(t, t->stages, chunks, slots, schedule ? schedule->forecast.peak : NULL);
+    return RV_OK;
+}
+
+/* What is left beside one sequence at each stage and one slot, all for one stage. */
+static rv_status caps_of(void *context, int chunks, int *cap) {
+    const task *t = context;
+    const double left = t->memory - weight_of(t, t->stages, chunks, 1, NULL);
+    for (int s = 0; s < t->stages; s++)
+        cap[s] = chunks + (int)(fmax(0, left) * chunks / t->tape[s]);
     return RV_OK;
 }
 
@@ -273,6 +283,38 @@ static void search_least_memory_is_enough(void **state) {
     }
 }
 
+/* Caps that follow from the memory rule out more and lose nothing; nor does a limit of time of just
+ * what the best takes, and below it there is nothing. */
+static void search_within_caps_and_limit_finds_the_same(void **state) {
+    (void)state;
+    int ruled_out = 0, more = 0;
+    for (uint32_t seed = 0; seed < 60; seed++) {
+        task t;
+        rv_search search;
+        rv_schedule best, other;
+        rv_searched plain, capped;
+        random_task(&t, seed, &search);
+        t.memory = weight_of(&t, search.stages, chunk_list[seed % CHUNKS], 1 + (int)seed % 3, NULL);
+        search.memory = t.memory *= 1 + 0.1 * (double)(seed % 4);
+        assert_int_equal(rv_schedule_search(&search, &best, &plain), RV_OK);
+        const double total = best.forecast.total;
+        search.caps = caps_of;
+        assert_int_equal(rv_schedule_search(&search, &other, &capped), RV_OK);
+        CLOSE(other.forecast.total, total);
+        rv_schedule_finish(&other);
+        search.limit = total;
+        assert_int_equal(rv_schedule_search(&search, &other, NULL), RV_OK);
+        CLOSE(other.forecast.total, total);
+        rv_schedule_finish(&other);
+        search.limit = total * (1 - 1e-6);
+        assert_int_not_equal(rv_schedule_search(&search, &other, NULL), RV_OK);
+        assert_null(other.items);
+        ruled_out += plain.ruled_out, more += capped.ruled_out;
+        rv_schedule_finish(&best);
+    }
+    assert_true(more > ruled_out);
+}
+
 /* When the effort is spent, what was not tried is told with a bound below which none of it lies. */
 static void search_limited_effort_tells_what_is_left(void **state) {
     (void)state;
@@ -431,6 +473,7 @@ int main(void) {
         cmocka_unit_test(search_large_grids_lose_a_thousandth_at_most),
         cmocka_unit_test(search_fits_whenever_a_fixed_choice_fits),
         cmocka_unit_test(search_least_memory_is_enough),
+        cmocka_unit_test(search_within_caps_and_limit_finds_the_same),
         cmocka_unit_test(search_limited_effort_tells_what_is_left),
         cmocka_unit_test(search_zb_tries_every_count_of_slots),
         cmocka_unit_test(search_equal_choices_take_least_memory_then_slots),

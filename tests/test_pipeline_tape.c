@@ -96,16 +96,18 @@ static void recomputed_tapes_take_less_memory(void **state) {
     pipe_open(&s, &pipe_nets[2], &way);
     rv_pipeline_destroy(pipe_make(&s, &way, first, &schedule));
     const rv_range whole = rv_net_range(s.net, 0, s.net->layer_count);
-    rv_tapes_desc desc = {.range = &whole, .steps = 100, .rows = PIPE_BATCH, .records = PIPE_STEPS};
+    rv_tapes_desc desc = {.range = &whole, .steps = 100, .rows = PIPE_BATCH};
+    rv_tapes_sizes sizes = rv_tapes_sizes_of(&desc);
     size_t words[RV_TAPE_PARTS];
     desc.list = rv_schedule_list(&schedule, 0, &desc.count);
     size_t tape = rv_tape_bytes(&whole, NULL, 100, PIPE_BATCH);
     size_t border = rv_state_bytes(&whole, PIPE_BATCH);
-    assert_int_equal(rv_tapes_bytes(&desc), PIPE_STEPS * tape);
+    assert_int_equal(rv_tapes_bytes(&sizes, PIPE_STEPS, desc.list, desc.count), PIPE_STEPS * tape);
     desc.how.policy = policy;
     rv_tape_sizes(&whole, NULL, &desc.how, 100, PIPE_BATCH, words);
     assert_int_equal(words[RV_PART_KEPT], 0);
-    size_t bytes = rv_tapes_bytes(&desc);
+    sizes = rv_tapes_sizes_of(&desc);
+    size_t bytes = rv_tapes_bytes(&sizes, PIPE_STEPS, desc.list, desc.count);
     assert_true(bytes >= PIPE_STEPS * border + tape);
     assert_true(bytes <= PIPE_STEPS * border + 2 * (tape + border));
     policy[1] = RV_TAPE_KEEP; /* a recurrent layer, and so the map that writes into it */
