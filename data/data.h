@@ -200,6 +200,9 @@ RV_CHECKED rv_status rv_spill_write(rv_spill *spill, size_t record, size_t at, c
 RV_CHECKED rv_status rv_spill_read(rv_spill *spill, size_t record, size_t at, void *to,
                                    size_t size);
 
+/* What was written goes to the medium, and is read from there the next time. */
+RV_CHECKED rv_status rv_spill_flush(rv_spill *spill);
+
 /* One run in a folder at a time. */
 typedef struct rv_owner { /* who holds it; host empty: not known */
     char host[256], boot[64], started[32];

@@ -1,8 +1,7 @@
 /*
  * Records on the disk for as long as a run lasts. HDF5 makes the frame of the file, in which the
  * records lie in one piece; they are written and read at their places by plain calls, so that a
- * full disk is an error of the write that met it. Nothing is synced: after a crash nobody wants
- * them.
+ * full disk is an error of the write that met it. No run syncs: after a crash nobody wants them.
  */
 #include "data/h5.h"
 
@@ -141,6 +140,14 @@ rv_status rv_spill_write(rv_spill *it, size_t record, size_t at, const void *fro
     }
     own->written = sum_on(at == 0 ? 0 : own->written, from, size);
     return RV_OK;
+}
+
+rv_status rv_spill_flush(rv_spill *it) {
+    if (fdatasync(it->fd) != 0) return rv_fail_io(it->path, "fdatasync", 0);
+    int error = posix_fadvise(it->fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (!error) return RV_OK;
+    errno = error;
+    return rv_fail_io(it->path, "posix_fadvise", 0);
 }
 
 rv_status rv_spill_read(rv_spill *it, size_t record, size_t at, void *to, size_t size) {

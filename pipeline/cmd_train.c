@@ -179,7 +179,6 @@ rv_code rv_cmd_train(const rv_arguments *arguments) {
         .grace = arguments->grace,
         .schedule_file = arguments->schedule_file,
         .trace = arguments->trace,
-        .scratch = arguments->scratch,
     };
     rv_train_result result = {.struct_size = sizeof result};
     rv_trainer *trainer = NULL;

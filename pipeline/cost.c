@@ -332,21 +332,25 @@ out:
 /* ---- disk ------------------------------------------------------------------------------- */
 
 /* As tapes go there: written once, then read from the last to the first. One way of the two counts
- * for half. */
-rv_status rv_cost_disk(const char *folder, double *bandwidth) {
+ * for half. A slow disk is given less. */
+rv_status rv_cost_disk(const char *folder, bool sustained, double *bandwidth) {
     rv_status status = RV_OK;
     enum { RECORDS = 8 };
+    static const double enough = 0.25; /* seconds of writing */
     rv_spill *spill = NULL;
     char *bytes = NULL;
     double begun = 0;
+    size_t count = 0;
     TRY(rv_alloc(COPY_BYTES, 1, "a copy", &bytes));
     TRY(rv_spill_create(folder, NULL, RECORDS, COPY_BYTES, &spill));
     begun = rv_host_seconds();
-    for (size_t i = 0; i < RECORDS; i++)
-        TRY(rv_spill_write(spill, i, 0, bytes, COPY_BYTES));
-    for (size_t i = RECORDS; i-- > 0;)
+    while (count < RECORDS && rv_host_seconds() - begun < enough) {
+        TRY(rv_spill_write(spill, count++, 0, bytes, COPY_BYTES));
+        if (sustained) TRY(rv_spill_flush(spill));
+    }
+    for (size_t i = count; i-- > 0;)
         TRY(rv_spill_read(spill, i, 0, bytes, COPY_BYTES));
-    *bandwidth = 2.0 * RECORDS * COPY_BYTES / fmax(rv_host_seconds() - begun, 1e-9);
+    *bandwidth = 2.0 * (double)(count * COPY_BYTES) / fmax(rv_host_seconds() - begun, 1e-9);
 out:
     rv_spill_destroy(spill);
     rv_free(bytes);

@@ -40,8 +40,10 @@ typedef struct rv_cost_desc {
 RV_CHECKED rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *parts);
 
 /* Bytes per second that tapes go to a file without a name in the folder (rv_train_desc.scratch) and
- * back. */
-RV_CHECKED rv_status rv_cost_disk(const char *folder, double *bandwidth);
+ * back: through the system's memory, which holds them meanwhile, or `sustained`, by the medium.
+ * About half a second at most, unless the disk takes longer for 4 MiB. RV_CREATE, RV_IO: no room.
+ */
+RV_CHECKED rv_status rv_cost_disk(const char *folder, bool sustained, double *bandwidth);
 
 /* Seconds from ringing a sleeping thread to its answer's half way; bytes per second of a copy. */
 RV_CHECKED rv_status rv_cost_transport(double *latency, double *bandwidth);

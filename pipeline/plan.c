@@ -288,8 +288,10 @@ static rv_status blocks_cost(const rv_plan_desc *desc, rv_plan *plan) {
     const rv_net *net = desc->cost.net;
     int *first = NULL;
     if (desc->profile) TRY(rv_profile_read(desc->profile, net, plan));
-    if (rv_plan_mixes(desc) && plan->spill == 0 && rv_h5_available())
-        TRY(rv_cost_disk(desc->cost.train->scratch, &plan->spill));
+    if (rv_plan_mixes(desc) && plan->spill == 0 && rv_h5_available()) {
+        plan->cached = rv_plan_cached(desc);
+        TRY(rv_cost_disk(desc->cost.train->scratch, false, &plan->spill));
+    }
     if (desc->profile || costs_idle(desc)) goto out;
     TRY(rv_cost_transport(&plan->latency, &plan->bandwidth));
     /* Blocks tell where to cut; smaller cuts are looked for where memory is short. */

@@ -84,7 +84,10 @@ typedef struct rv_plan {
     rv_mixed mixed;
     double mixed_bound; /* where there was a choice: no mix at all makes the step shorter */
     double latency, bandwidth;
-    double spill;  /* bytes per second to and from the disk; 0: not measured */
+    double spill; /* bytes per second to and from the disk; 0: not measured */
+    /* The same where a step writes more than `cached` bytes, so that the medium sets the pace; 0:
+     * no mix does, or not measured. */
+    double sustained, cached;
     double serial; /* one step on one device, by the same costs; 0: nothing was measured */
     double bound;  /* no schedule has a smaller makespan */
     double bytes;  /* of all stages, and the copy that saving takes */

@@ -29,8 +29,10 @@ json_t *rv_profile_json(const rv_plan *plan, const rv_net *net) {
         json_array_append_new(
             points, json_pack("{s:i, s:o}", "chunks", plan->blocks.chunks[k], "blocks", blocks));
     }
-    return json_pack("{s:f, s:f, s:f, s:o}", "latency_ms", 1e3 * plan->latency, "bytes_per_s",
-                     plan->bandwidth, "spill_bytes_per_s", plan->spill, "points", points);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:o}", "latency_ms", 1e3 * plan->latency,
+                     "bytes_per_s", plan->bandwidth, "spill_bytes_per_s", plan->spill,
+                     "spill_sustained_bytes_per_s", plan->sustained, "spill_cached_bytes",
+                     plan->sustained > 0 ? plan->cached : 0.0, "points", points);
 }
 
 /* ---- reading ---------------------------------------------------------------------------- */
@@ -130,9 +132,16 @@ rv_status rv_profile_read(const char *path, const rv_net *net, rv_plan *plan) {
         FAIL(RV_DATA, "%s: a profile needs latency_ms and bytes_per_s", path);
     plan->latency *= 1e-3;
     /* 0 where it was not measured; older profiles have none. */
-    if (json_object_get(profile, "spill_bytes_per_s") &&
-        !number(profile, "spill_bytes_per_s", &plan->spill))
-        FAIL(RV_DATA, "%s: bad spill_bytes_per_s", path);
+    const struct {
+        const char *key;
+        double *value;
+    } disk[] = {{"spill_bytes_per_s", &plan->spill},
+                {"spill_sustained_bytes_per_s", &plan->sustained},
+                {"spill_cached_bytes", &plan->cached}};
+    for (int i = 0; i < 3; i++)
+        if (json_object_get(profile, disk[i].key) && !number(profile, disk[i].key, disk[i].value))
+            FAIL(RV_DATA, "%s: bad %s", path, disk[i].key);
+    if (plan->sustained <= 0) plan->cached = INFINITY;
     if (json_array_size(points) < 1 || json_array_size(points) > RV_COST_POINTS)
         FAIL(RV_DATA, "%s: a profile has one to three points", path);
     plan->blocks.parts = net->block_count;

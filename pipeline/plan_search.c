@@ -41,6 +41,7 @@ out:
 void rv_plan_search_finish(rv_plan_search *s) {
     rv_free(s->units);
     rv_free(s->layers);
+    rv_free(s->spilled);
     rv_free(s->policy);
     rv_free(s->f);
     *s = (rv_plan_search){0};
@@ -61,6 +62,8 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
                           .latency = plan->latency,
                           .tape = desc->cost.train->tape,
                           .spill = plan->spill,
+                          .paces = {plan->spill, plan->spill},
+                          .cached = plan->cached,
                           .delay = desc->delay && desc->delay->mode ? desc->delay : NULL,
                           .idle = desc->stages * desc->cost.threads < rv_host_threads()};
     TRY(rv_optimizer_create(desc->cost.net, desc->cost.train, INT32_MAX, &optimizer));
@@ -72,6 +75,7 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
     TRY(rv_plan_units_create(s));
     if (!rv_plan_mixes(desc)) goto out;
     TRY(rv_alloc(n, sizeof *s->policy, "policies of tapes", &s->policy));
+    TRY(rv_alloc(n, sizeof *s->spilled, "policies of tapes", &s->spilled));
     TRY(rv_alloc((size_t)desc->cost.net->layer_count, sizeof *s->layers, "policies of tapes",
                  &s->layers));
 out:
@@ -135,10 +139,33 @@ typedef struct mixing {
 } mixing;
 
 static void policy_set(rv_plan_search *s, const uint8_t *policy) {
+    double bytes = 0;
     memmove(s->policy, policy, (size_t)s->stages);
-    for (int i = 0; i < s->stages; i++)
+    for (int i = 0; i < s->stages; i++) {
+        bytes += policy[i] == RV_TAPE_SPILL ? s->spilled[i] : 0;
         memset(s->layers + s->first[i], policy[i], (size_t)(s->first[i + 1] - s->first[i]));
+    }
     s->tape = s->layers;
+    s->spill = s->paces[bytes > s->cached];
+}
+
+/* What the disk has to take. Only where all that could be spilled is too much for the system's
+ * memory the medium is measured. */
+static rv_status disk_find(rv_plan_search *s, rv_plan *plan) {
+    rv_status status = RV_OK;
+    double all = 0;
+    if (plan->spill <= 0) goto out;
+    memset(s->policy, RV_TAPE_SPILL, (size_t)s->stages);
+    policy_set(s, s->policy);
+    for (int i = 0; i < s->stages; i++) {
+        TRY(rv_plan_spilled(s, i, 1, &s->spilled[i]));
+        all += s->spilled[i] *= s->micros;
+    }
+    if (all > s->cached && plan->sustained == 0)
+        TRY(rv_cost_disk(s->desc->cost.train->scratch, true, &plan->sustained));
+    s->paces[1] = plan->sustained > 0 ? fmin(plan->spill, plan->sustained) : plan->spill;
+out:
+    return status;
 }
 
 static cell *cell_of(const mixing *it, int k, int stage) {
@@ -173,6 +200,7 @@ static rv_status mix_weigh(mixing *it) {
     for (int p = 0; p < it->policies; p++) {
         memset(policy, p, stages);
         policy_set(s, policy);
+        s->spill = s->paces[0]; /* a mix may spill less than all stages together */
         for (int k = 0; k < it->count; k++) {
             double bytes;
             TRY(rv_plan_weigh(s, it->chunks[k], slots, NULL, stage, &bytes));
@@ -301,6 +329,7 @@ static rv_status mix_find(rv_plan_search *s, const int *chunks, int count, rv_pl
                         .context = &it};
     uint8_t *policy = NULL;
     TRY(rv_alloc((size_t)s->stages, sizeof *policy, "policies of tapes", &policy));
+    TRY(disk_find(s, plan));
     TRY(mix_weigh(&it));
     plan->mixed = s->stages <= RV_MIX_ALL ? RV_MIXED_ALL : RV_MIXED_SOME;
     TRY(rv_mix_choose(&mix, policy, &seconds));

@@ -27,7 +27,10 @@ typedef struct rv_plan_search {
     const uint8_t *tape; /* [layers] rv_tape_policy; NULL: all kept */
     uint8_t *policy;     /* [stages] that is tried, for all layers of a stage; NULL: the recipe's */
     uint8_t *layers;     /* [layers] the same */
-    double spill;        /* bytes per second to and from the disk */
+    double spill;        /* bytes per second to and from the disk, with the policy that is tried: */
+    double paces[2];     /* while the system's memory holds what is spilled, and else */
+    double *spilled;     /* [stages]: bytes a step writes where the stage spills */
+    double cached;       /* bytes a step may write before the medium sets the pace */
     rv_plan_unit *units; /* remembered (plan_weigh.c) */
     bool idle;           /* there are processors left for writing and reading */
     const rv_delay_desc *delay; /* NULL: steps */
@@ -57,6 +60,10 @@ double rv_plan_base_bytes(const rv_plan_search *s, int chunks); /* what no stage
 /* More tapes than those of one sequence a stage can hold only in what all together leave of the
  * memory: how many, in chunks. record: bytes of one. */
 int rv_plan_cap(const rv_plan_search *s, int chunks, double left, double record);
+/* Bytes that a stage spills of a micro-batch; under a policy that does. */
+RV_CHECKED rv_status rv_plan_spilled(const rv_plan_search *s, int stage, int chunks, double *bytes);
+/* Bytes of a step that the system's memory can hold for a while. */
+double rv_plan_cached(const rv_plan_desc *desc);
 /* Bytes of a stage of blocks [from, to). */
 RV_CHECKED rv_status rv_plan_blocks_weigh(const rv_plan_search *s, const rv_cost_points *blocks,
                                           int stage, int from, int to, int chunks, double *bytes);

@@ -80,18 +80,34 @@ out:
     return status;
 }
 
+rv_status rv_plan_spilled(const rv_plan_search *s, int stage, int chunks, double *bytes) {
+    rv_status status = RV_OK;
+    rv_plan_unit unit;
+    TRY(unit_of(s, stage, chunks, &unit));
+    *bytes = (double)chunks * (double)unit.tapes.spilled;
+out:
+    return status;
+}
+
+/* Linux lets a fifth of what is free wait for the disk before it holds writers up, and keeps what
+ * has been written while there is room. */
+double rv_plan_cached(const rv_plan_desc *desc) {
+    double there = rv_host_memory("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup");
+    return fmax(0, there - rv_host_resident() - desc->memory) / 4;
+}
+
 /* With the policy of tapes that is tried. F runs once more inside B; what goes to the disk and back
  * takes its time, beside F and B where a processor is left for it. */
 rv_status rv_plan_cost(const rv_plan_search *s, int stage, int chunks, rv_part_cost *out) {
     rv_status status = RV_OK;
-    rv_plan_unit unit;
+    double bytes;
     rv_part_cost cost = rv_plan_cost_at(s->points, stage, chunks);
     if (s->policy && s->policy[stage] == RV_TAPE_RECOMPUTE) {
         cost.b += cost.f;
         cost.once[RV_WORK_B] += cost.once[RV_WORK_F];
     } else if (s->policy && s->policy[stage] == RV_TAPE_SPILL) {
-        TRY(unit_of(s, stage, chunks, &unit));
-        const double disk = (double)chunks * (double)unit.tapes.spilled / s->spill;
+        TRY(rv_plan_spilled(s, stage, chunks, &bytes));
+        const double disk = bytes / s->spill;
         cost.f = s->idle ? fmax(cost.f, disk) : cost.f + disk;
         cost.b = s->idle ? fmax(cost.b, disk) : cost.b + disk;
     }

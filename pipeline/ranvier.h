@@ -69,7 +69,6 @@ typedef struct rv_train_options {
     double grace;       /* refuse (69) to start where a save takes longer than this; 0: never */
     const char *schedule_file; /* order of the work in text form, or NULL */
     const char *trace;         /* file for a timeline as Chrome trace, or NULL */
-    const char *scratch;       /* folder for temporary files (measuring the disk); NULL: /tmp */
 } rv_train_options;
 
 typedef struct rv_train_result {

@@ -348,6 +348,7 @@ out:
     if (training.trainer) rv_training_result(&training, result);
     rv_pace_finish(&training.pace);
     rv_run_destroy(training.run);
+    rv_free(training.disk);
     rv_free(training.path);
     rv_free(training.recipe);
     for (int split = 0; split < RV_SPLITS; split++) {

@@ -22,6 +22,7 @@ typedef struct rv_training {
     rv_share share[RV_SPLITS];
     rv_score score[RV_SPLITS]; /* of the newest evaluation */
     char *path;                /* of the run folder, when it was given */
+    char *disk;                /* a folder on the same disk, which is there already */
     rv_run *run;
     bool begun_run;    /* run.json is this training's */
     rv_events *events; /* for TensorBoard */

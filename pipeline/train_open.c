@@ -119,6 +119,28 @@ out:
     return status;
 }
 
+/* The deepest folder on the way to the run's that is there before it: what is measured before the
+ * run begins is measured on the run's disk. */
+static rv_status disk_find(rv_training *training) {
+    rv_status status = RV_OK;
+    const char *path = training->path ? training->path : "runs";
+    const size_t size = strlen(path) + sizeof ".";
+    char *disk = NULL;
+    TRY(rv_alloc(size, 1, "a path", &disk));
+    snprintf(disk, size, "%s", path);
+    while (strcmp(disk, ".") != 0 && strcmp(disk, "/") != 0 && access(disk, F_OK) != 0) {
+        char *cut = strrchr(disk, '/');
+        if (cut)
+            cut[cut == disk] = 0;
+        else
+            snprintf(disk, size, ".");
+    }
+    training->disk = disk;
+    training->setup.config->train.scratch = disk;
+out:
+    return status;
+}
+
 /* Weights to start from, [n_all]: those of the checkpoint, of --init, or (NULL) the initial ones.
  */
 static rv_status weights_find(rv_training *training, float **block) {
@@ -298,10 +320,10 @@ rv_status rv_training_open(rv_training *training) {
     int count, *cuts = NULL;
     setup->trace = options->trace, setup->say = say_line, setup->user = training;
     TRY(rv_config_load(options->config, options->sets, options->set_count, &setup->config));
-    setup->config->train.scratch = options->scratch;
     TRY(rv_setup_delay(setup, options->schedule_file));
     stem_of(options->config, stem, sizeof stem);
     TRY(folder_claim(training, stem));
+    TRY(disk_find(training));
     TRY(delay_cuts(training, &cuts));
     wish.cuts = cuts;
     for (int split = 0; split < RV_SPLITS; split++)

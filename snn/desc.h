@@ -113,7 +113,8 @@ typedef struct rv_train_desc {
     int64_t total_steps;       /* lr_schedule.total_steps; 0 = min(epochs * updates, max_steps) */
     int batch, micro_batches, chunks;
     const uint8_t *tape; /* [layers] rv_tape_policy, of a pipeline; NULL: all are kept */
-    const char *scratch; /* folder of tapes spilled without a run folder; NULL: the system's own */
+    const char *scratch; /* folder on the disk of spilled tapes, and theirs where a run has none;
+                            NULL: the system's own for temporary files */
     int tape_dtype;      /* rv_tape_type of membranes between F and B, whatever `tape` is */
     int truncate;        /* chunks an adjoint goes back over at most; 0: all */
     rv_choice optimizer; /* rv_optimizer_table() */

@@ -151,10 +151,36 @@ static void costs_are_measured_where_something_depends_on_them(void **state) {
     assert_int_equal(RUN("verify", "fixed.yaml", word[0], word[1], word[2], word[3]), 0);
 }
 
+/* What is spilled goes to the disk of the run, and of a plan where temporary files lie: there the
+ * disk is measured, and nowhere else. */
+static void disk_is_measured_where_the_run_will_be(void **state) {
+    (void)state;
+    static const struct {
+        const char *command, *environment, *out;
+        int code;
+        const char *names;
+    } cases[] = {{"train", "/nowhere/at/all", "disk/deep/run", 0, NULL},
+                 {"train", NULL, "many.yaml/run", 73, "many.yaml/ranvier-tapes-"},
+                 {"train", NULL, "/proc/none/run", 73, "/proc/ranvier-tapes-"},
+                 {"plan", "/nowhere/at/all", NULL, 73, "/nowhere/at/all/ranvier-tapes-"},
+                 {"plan", NULL, NULL, 0, NULL}};
+    if (!rv_h5_available()) skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *words[] = {cases[i].command,           "many.yaml",  "--stages", "1",
+                               cases[i].out ? "-o" : NULL, cases[i].out, NULL};
+        if (cases[i].environment) assert_int_equal(setenv("TMPDIR", cases[i].environment, 1), 0);
+        int code = run_words(words);
+        assert_int_equal(unsetenv("TMPDIR"), 0);
+        if (code != cases[i].code) fail_msg("case %zu: %d, %s", i, code, err_text);
+        if (cases[i].names) assert_contains(err_text, cases[i].names);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_gives_chunk_zero_what_is_done_once),
         cmocka_unit_test(tapes_of_many_stages_say_what_they_may_lose),
+        cmocka_unit_test(disk_is_measured_where_the_run_will_be),
         cmocka_unit_test(costs_are_measured_where_something_depends_on_them),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);

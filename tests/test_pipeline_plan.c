@@ -249,85 +249,6 @@ static void more_slots_than_messages_are_not_made(void **state) {
                      0);
 }
 
-/* The profile of a plan with times of our own, so that no measurement decides what is taken. */
-static const char *profile_put(const rv_plan *plan, const rv_net *net) {
-    static const struct {
-        const char *key;
-        double value;
-    } times[] = {{"f_ms", 1},      {"b_ms", 1},      {"w_ms", 1},      {"u_ms", 0.1},
-                 {"norm_ms", 0.1}, {"f_once_ms", 0}, {"b_once_ms", 0}, {"w_once_ms", 0}};
-    json_t *root = rv_profile_json(plan, net), *point, *block;
-    size_t k, i;
-    json_object_set_new(root, "latency_ms", json_real(0.01));
-    json_object_set_new(root, "bytes_per_s", json_real(1e9));
-    json_object_set_new(root, "spill_bytes_per_s", json_real(1e8));
-    json_array_foreach(json_object_get(root, "points"), k, point)
-        json_array_foreach(json_object_get(point, "blocks"), i, block) for (int t = 0; t < 8; t++)
-            json_object_set_new(block, times[t].key, json_real(times[t].value));
-    const char *path = in_folder("profile.json");
-    assert_int_equal(json_dump_file(root, path, 0), 0);
-    json_decref(root);
-    return path;
-}
-
-/* Just below what the largest plan takes another one fits; below everything nothing does. */
-static void memory_limit_takes_a_plan_that_fits(void **state) {
-    (void)state;
-    const pipe_way way = {.micros = 3, .chunks = PIPE_STEPS};
-    small s;
-    rv_plan plan;
-    pipe_open(&s, &pipe_nets[0], &way);
-    rv_plan_desc desc = {.cost = {.net = s.net,
-                                  .encoder = &s.encoder,
-                                  .loss = &s.loss,
-                                  .train = &s.train,
-                                  .batch = &s.batch,
-                                  .threads = 1},
-                         .stages = 2};
-    desc.generator = rv_generator_find("filldrain");
-    OK(rv_plan_make(&desc, &plan));
-    char *profile = strdup(profile_put(&plan, s.net));
-    assert_non_null(profile);
-    rv_plan_finish(&plan);
-    desc.profile = profile;
-    OK(rv_plan_make(&desc, &plan));
-    assert_int_equal(plan.schedule.forecast.peak[0], 3 * PIPE_STEPS);
-    double most = plan.bytes;
-    rv_plan_finish(&plan);
-    desc.generator = NULL;
-    desc.memory = most - 1;
-    OK(rv_plan_make(&desc, &plan));
-    assert_true(plan.bytes <= desc.memory && plan.bytes > 0.2 * desc.memory);
-    assert_true(plan.schedule.forecast.peak[0] < 3 * PIPE_STEPS);
-    rv_plan_finish(&plan);
-    desc.memory = most - 1; /* down to what no schedule takes that keeps its tapes */
-    while (rv_plan_make(&desc, &plan) == RV_OK) {
-        rv_plan_finish(&plan);
-        desc.memory *= 0.9;
-    }
-    desc.mixes = true;
-    if (rv_h5_available()) { /* then some are not kept; computing them again alone may not do */
-        OK(rv_plan_make(&desc, &plan));
-        assert_true(plan.tape && plan.bytes <= desc.memory);
-        assert_int_equal(plan.mixed, RV_MIXED_ALL);
-        assert_true(plan.mixed_bound > 0 && plan.mixed_bound <= plan.step);
-        assert_true(strcmp(rv_plan_tape(&plan, 0), "keep") ||
-                    strcmp(rv_plan_tape(&plan, 1), "keep"));
-        rv_plan_finish(&plan);
-    }
-    desc.memory = most;
-    OK(rv_plan_make(&desc, &plan));
-    assert_string_equal(rv_plan_tape(&plan, 0), "keep");
-    rv_plan_finish(&plan);
-    desc.mixes = false;
-    desc.memory = 1000;
-    assert_int_equal(rv_plan_make(&desc, &plan), RV_RESOURCE);
-    assert_contains(rv_error_get()->message, "the least found needs 0.");
-    assert_null(plan.first);
-    free(profile);
-    small_finish(&s);
-}
-
 /* ---- verify ----------------------------------------------------------------------------- */
 
 static void verify_finds_every_way_identical(void **state) {
@@ -586,7 +507,6 @@ int main(void) {
         cmocka_unit_test(schedule_files_are_taken_and_bad_ones_refused),
         cmocka_unit_test(too_few_slots_name_the_circle),
         cmocka_unit_test(more_slots_than_messages_are_not_made),
-        cmocka_unit_test(memory_limit_takes_a_plan_that_fits),
         cmocka_unit_test(verify_finds_every_way_identical),
         cmocka_unit_test(verify_finds_every_delayed_mode_identical_to_the_oracle),
         cmocka_unit_test(corrections_of_the_recipe_reach_the_training),
