@@ -84,8 +84,7 @@ void rv_tensor_export(const rv_tensor *tensor, const float *block, float *file);
 void rv_tensor_import(const rv_tensor *tensor, const float *file, float *block);
 
 /* ---- layer ranges ----------------------------------------------------------------------- */
-/* Layers [first, last): what one stage runs. Its blocks hold its own tensors alone, trained, frozen
- * and buffers, each in the order of the network. */
+/* Layers [first, last), a stage's. Its blocks: own trained, frozen, buffers in network order. */
 typedef struct rv_range {
     const rv_net *net;
     int first, last;
@@ -94,8 +93,7 @@ typedef struct rv_range {
     bool input;               /* it takes the network's input */
 } rv_range;
 rv_range rv_net_range(const rv_net *net, int first, int last);
-/* Between blocks of the network and of the range: [n_all], or of gradients and slots [n_trained].
- */
+/* Between blocks of network and range: [n_all], or of gradients and slots [n_trained]. */
 void rv_range_take(const rv_range *range, const float *whole, float *part, bool trained);
 void rv_range_give(const rv_range *range, const float *part, float *whole, bool trained);
 
@@ -103,8 +101,7 @@ void rv_range_give(const rv_range *range, const float *part, float *whole, bool 
  * input is not among them, since any range can encode it. Views are looked through. */
 typedef struct rv_crossed {
     int layer, n, ld;
-    bool spikes, held;
-    bool live; /* its adjoint goes back */
+    bool spikes, held, live; /* live: its adjoint goes back */
 } rv_crossed;
 typedef struct rv_crossing {
     int count;
