@@ -180,10 +180,9 @@ static void print_plan(const json_t *plan) {
     if (number(delay, "waits_below_micro_batches") > 0)
         printf("with fewer than %.0f micro-batches an update waits for its version\n",
                number(delay, "waits_below_micro_batches"));
-    printf("memory %.1f MB at the peak, of which %.1f MB are copies for saving; a message takes "
+    printf("memory %.1f MB at the peak, of which %.1f MB are for saving; a message takes "
            "%.1f us\n",
-           number(plan, "peak_bytes") / 1e6,
-           number(plan, "stages") > 1 || delayed ? number(plan, "copy_bytes") / 1e6 : 0.0,
+           number(plan, "peak_bytes") / 1e6, number(plan, "copy_bytes") / 1e6,
            1e3 * number(plan, "latency_ms"));
     print_tapes(plan);
     print_rivals(plan);

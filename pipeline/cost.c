@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "pipeline/bytes.h"
 #include "pipeline/cost.h"
 #include "pipeline/internal.h"
 
@@ -22,31 +23,49 @@ enum { ONCE = RV_WORK_KINDS, ROWS = ONCE + RV_WORK_BW };
 
 /* ---- one set of parts ------------------------------------------------------------------- */
 
+/* How much of the sequence, and in which order. Lean: W right after its B, and as few slots as keep
+ * parts apart, so that most of what is held is weights. */
+typedef struct extent {
+    int chunks; /* the first of them */
+    bool lean;
+} extent;
+
 typedef struct rig {
     rv_train_desc train;
+    rv_net_desc shape; /* of a shorter sequence */
+    rv_net net;        /* with the layers of the description's */
     rv_batch batch;
     rv_schedule schedule;
     int *first;
     rv_pipeline *pipeline;
     int parts;
+    double whole; /* the sequence, as so many times what is run */
 } rig;
 
 static void rig_finish(rig *r) {
     rv_pipeline_destroy(r->pipeline);
     rv_free(r->first);
     rv_schedule_finish(&r->schedule);
+    *r = (rig){0};
 }
 
-/* One micro-batch of the size the run will have, since costs grow with rows but not evenly. Slots
- * have no limit and every item counts as one: the simulation is there for the tapes it
- * foretells. */
-static rv_status rig_open(rig *r, const rv_cost_desc *desc, int count, const rv_part_cost *parts) {
+/* One micro-batch of the size the run will have, since costs grow with rows but not evenly. Every
+ * item counts as one: the simulation is there for the tapes it foretells. */
+static rv_status rig_shape(rig *r, const rv_cost_desc *desc, int count, const rv_part_cost *parts,
+                           const extent *of) {
+    enum { LEAN_SLOTS = 2 };
     rv_status status = RV_OK;
     double *one = NULL;
-    int M = desc->train->micro_batches;
+    const int M = desc->train->micro_batches, C = desc->train->chunks, T = desc->net->desc->steps;
     r->train = *desc->train;
     r->train.batch = (desc->train->batch + M - 1) / M;
     r->train.micro_batches = 1;
+    r->train.chunks = of->chunks;
+    r->net = *desc->net;
+    r->shape = *desc->net->desc;
+    if (of->chunks < C) r->shape.steps = of->chunks * ((T + C - 1) / C);
+    r->net.desc = &r->shape;
+    r->whole = (double)T / r->shape.steps;
     r->batch = *desc->batch;
     if (r->batch.B > r->train.batch) r->batch.B = r->train.batch;
     r->parts = count;
@@ -55,12 +74,84 @@ static rv_status rig_open(rig *r, const rv_cost_desc *desc, int count, const rv_
     for (int i = 0; i < count; i++)
         one[i] = 1, r->first[i] = parts[i].first, r->first[i + 1] = parts[i].last;
     const rv_costs costs = {.f = one, .b = one, .w = one};
-    TRY(rv_schedule_make(rv_generator_find("filldrain+2bp"), count, 1, r->train.chunks, 0, &costs,
-                         &r->schedule));
+    TRY(rv_schedule_make(rv_generator_find(of->lean ? "1f1b+2bp" : "filldrain+2bp"), count, 1,
+                         of->chunks, of->lean ? LEAN_SLOTS : 0, &costs, &r->schedule));
     TRY(rv_schedule_add_updates(&r->schedule, 1, r->train.clip_norm > 0));
     TRY(rv_schedule_simulate(&r->schedule, &costs, NULL));
+out:
+    rv_free(one);
+    return status;
+}
+
+/* Of one part. Scratch is not known before it is measured. */
+static rv_status part_weigh(const rig *r, rv_isa isa, int i, double *bytes) {
+    rv_status status = RV_OK;
+    const int rows = r->train.batch, C = r->train.chunks, steps = (r->shape.steps + C - 1) / C;
+    const rv_range range = rv_net_range(&r->net, r->first[i], r->first[i + 1]);
+    rv_crossing before = {0}, after = {0};
+    TRY(rv_net_crossing(&r->net, range.first, &before));
+    TRY(rv_net_crossing(&r->net, range.last, &after));
+    const rv_tapes_desc tapes = {.range = &range,
+                                 .before = &before,
+                                 .how = {r->train.tape, r->train.tape_dtype == RV_TAPE_FLOAT16},
+                                 .steps = steps,
+                                 .rows = rows};
+    const rv_tapes_sizes sizes = rv_tapes_sizes_of(&tapes);
+    int count;
+    const rv_work *list = rv_schedule_list(&r->schedule, i, &count);
+    const double messages = (double)rv_wire_forward_bytes(&before, steps, rows) +
+                            (double)rv_wire_backward_bytes(&after, steps, rows);
+    *bytes += rv_bytes_weights(&range, &r->train, isa, NULL) +
+              (double)rv_tapes_bytes(&sizes, r->schedule.forecast.peak[i], list, count) +
+              2 * (double)rv_state_bytes(&range, rows) +
+              rv_schedule_slots(r->schedule.slots, C) * messages +
+              rv_bytes_beside(&r->net, (double)rv_tape_bytes(&range, &before, steps, rows));
+out:
+    rv_free(before.tensor);
+    rv_free(after.tensor);
+    return status;
+}
+
+/* All, and the weights it starts with. */
+static rv_status rig_weigh(const rig *r, rv_isa isa, double *bytes) {
+    rv_status status = RV_OK;
+    *bytes = sizeof(float) * (double)r->net.n_all;
+    for (int i = 0; i < r->parts; i++)
+        TRY(part_weigh(r, isa, i, bytes));
+out:
+    return status;
+}
+
+/* The whole sequence where there is room, else lean, else half of it and so on. */
+static rv_status extent_find(const rv_cost_desc *desc, int count, const rv_part_cost *parts,
+                             extent *found, double *bytes) {
+    rv_status status = RV_OK;
+    rig r = {0};
+    const double room = desc->memory > 0 ? desc->memory - rv_host_resident() : INFINITY;
+    *found = (extent){desc->train->chunks, false};
+    for (;;) {
+        TRY(rig_shape(&r, desc, count, parts, found));
+        TRY(rig_weigh(&r, desc->isa, bytes));
+        rig_finish(&r);
+        if (*bytes <= room) goto out;
+        if (found->lean && found->chunks == 1) break;
+        if (found->lean) found->chunks /= 2;
+        found->lean = true;
+    }
+    FAIL(RV_RESOURCE,
+         "pipeline.memory: to measure what the network costs takes %.1f MB, %.1f MB are left of it",
+         *bytes / 1e6, fmax(0, room) / 1e6);
+out:
+    rig_finish(&r);
+    return status;
+}
+
+static rv_status rig_open(rig *r, const rv_cost_desc *desc, int count, const rv_part_cost *parts,
+                          const extent *of) {
+    rv_status status = RV_OK;
+    TRY(rig_shape(r, desc, count, parts, of));
     const rv_pipeline_desc pipeline = {
-        .net = desc->net,
+        .net = &r->net,
         .encoder = desc->encoder,
         .loss = desc->loss,
         .train = &r->train,
@@ -75,7 +166,6 @@ static rv_status rig_open(rig *r, const rv_cost_desc *desc, int count, const rv_
     };
     TRY(rv_pipeline_create(&pipeline, &r->pipeline));
 out:
-    rv_free(one);
     return status;
 }
 
@@ -119,6 +209,7 @@ typedef struct helper {
     const rv_cost_desc *desc;
     int count;
     const rv_part_cost *parts;
+    extent of;
     atomic_bool *stop;
     pthread_t thread;
 } helper;
@@ -132,7 +223,7 @@ static void *helper_main(void *argument) {
     rv_status status = RV_OK;
     (void)rv_flush_set();
     TRY(rv_alloc((size_t)h->count * ROWS, sizeof *seconds, "costs", &seconds));
-    TRY(rig_open(&r, h->desc, h->count, h->parts));
+    TRY(rig_open(&r, h->desc, h->count, h->parts, &h->of));
     while (!atomic_load(h->stop))
         TRY(rig_step(&r, seconds));
 out:
@@ -158,10 +249,9 @@ static int helpers_start(helper *helpers, int count, const helper *like) {
 }
 
 /* Each takes what the first rig took. */
-static int helpers_fitting(const rv_cost_desc *desc, int count, double before) {
-    const double now = rv_host_resident(), each = fmax(1, now - before);
+static int helpers_fitting(const rv_cost_desc *desc, int count, double each) {
     if (desc->memory <= 0) return count;
-    return (int)fmin(count, fmax(0, (desc->memory - now) / each));
+    return (int)fmin(count, fmax(0, (desc->memory - rv_host_resident()) / fmax(1, each)));
 }
 
 /* ---- interface -------------------------------------------------------------------------- */
@@ -188,14 +278,30 @@ static double cost_of(const double *seconds, int repeats, int parts, int row, in
 
 /* What the other chunks took tells what chunk 0 would have taken, were it like them. */
 static double once_of(const rig *r, double whole, double first) {
-    int T = rv_pipeline_stage(r->pipeline, 0)->desc.net->desc->steps, C = r->train.chunks;
+    int T = r->shape.steps, C = r->train.chunks;
     double share = rv_cut(1, C, T) / (double)T;
     return C > 1 ? fmin(fmax(0, first - (whole - first) * share / (1 - share)), whole) : 0;
 }
 
+/* What is done once a sequence is in any part of it. */
+static double sum_of(const rig *r, double run, double once) {
+    return once + (run - once) * r->whole;
+}
+
+/* From medians. */
+static void costs_of(const rig *r, const double *seconds, int repeats, int i, rv_part_cost *part) {
+    double *const kinds[] = {&part->f, &part->b, &part->w};
+    part->u = cost_of(seconds, repeats, r->parts, RV_WORK_U, i);
+    part->norm = cost_of(seconds, repeats, r->parts, RV_WORK_NORM, i);
+    for (int k = RV_WORK_F; k <= RV_WORK_W; k++) {
+        double run = cost_of(seconds, repeats, r->parts, k, i);
+        part->once[k] = once_of(r, run, cost_of(seconds, repeats, r->parts, ONCE + k, i));
+        *kinds[k] = sum_of(r, run, part->once[k]);
+    }
+}
+
 /* Messages of a full micro-batch, though the one at hand may be smaller: a plan holds for all. */
-static void bytes_of(const rig *r, rv_part_cost *parts) {
-    int T = r->pipeline ? rv_pipeline_stage(r->pipeline, 0)->desc.net->desc->steps : 0;
+static void bytes_of(const rig *r, int T, rv_part_cost *parts) {
     for (int i = 0; i < r->parts; i++) {
         const rv_stage *stage = rv_pipeline_stage(r->pipeline, i);
         parts[i].forward_bytes = (double)rv_wire_forward_bytes(&stage->after, T, r->train.batch);
@@ -211,40 +317,37 @@ rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *par
     size_t size = (size_t)count * ROWS;
     int others = (desc->busy < rv_host_threads() ? desc->busy : rv_host_threads()) - 1;
     int repeats = 0, started = 0;
-    double *seconds = NULL;
+    double *seconds = NULL, before, each;
+    extent of;
     helper *helpers = NULL;
     atomic_bool stop = false;
     rig r = {0};
     TRY(rv_alloc(size * REPEATS_MOST, sizeof *seconds, "costs", &seconds));
     if (others > 0) TRY(rv_alloc((size_t)others, sizeof *helpers, "threads", &helpers));
-    const double before = rv_host_resident();
-    TRY(rig_open(&r, desc, count, parts));
+    rv_host_trim();
+    before = rv_host_resident();
+    TRY(extent_find(desc, count, parts, &of, &each));
+    TRY(rig_open(&r, desc, count, parts, &of));
     TRY(rig_step(&r, seconds)); /* first touch of memory */
-    others = helpers_fitting(desc, others, before);
-    started = helpers_start(helpers, others, &(helper){desc, count, parts, &stop, 0});
+    each = fmax(each, rv_host_resident() - before);
+    others = helpers_fitting(desc, others, each);
+    started = helpers_start(helpers, others, &(helper){desc, count, parts, of, &stop, 0});
     /* rig_step adds, and the row of the warm-up is used again for the first repeat. */
     memset(seconds, 0, size * sizeof *seconds);
     double begun = rv_host_seconds();
     while (repeats < REPEATS_MOST &&
            rv_host_seconds() - begun < (repeats < REPEATS_LEAST ? SECONDS_LONG : SECONDS_MOST))
         TRY(rig_step(&r, seconds + size * (size_t)repeats++));
-    for (int i = 0; i < count; i++) {
-        parts[i].f = cost_of(seconds, repeats, count, RV_WORK_F, i);
-        parts[i].b = cost_of(seconds, repeats, count, RV_WORK_B, i);
-        parts[i].w = cost_of(seconds, repeats, count, RV_WORK_W, i);
-        parts[i].u = cost_of(seconds, repeats, count, RV_WORK_U, i);
-        parts[i].norm = cost_of(seconds, repeats, count, RV_WORK_NORM, i);
-        for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
-            parts[i].once[k] = once_of(&r, cost_of(seconds, repeats, count, k, i),
-                                       cost_of(seconds, repeats, count, ONCE + k, i));
-    }
-    bytes_of(&r, parts);
+    for (int i = 0; i < count; i++)
+        costs_of(&r, seconds, repeats, i, &parts[i]);
+    bytes_of(&r, desc->net->desc->steps, parts);
 out:
     /* On every way out: helpers read `desc` and `parts`, which are gone once this returns. */
     atomic_store(&stop, true);
     for (int i = 0; i < started; i++)
         pthread_join(helpers[i].thread, NULL);
     rig_finish(&r);
+    rv_host_trim(); /* the run's blocks are others */
     rv_free(helpers);
     rv_free(seconds);
     return status;

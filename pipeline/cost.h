@@ -31,12 +31,14 @@ typedef struct rv_cost_desc {
     rv_isa isa;
     int threads;   /* of a stage */
     int busy;      /* stages that will run at once */
-    double memory; /* resident bytes of the process that no helper may exceed; 0: no limit. Fewer
-                      helpers make costs come out a little lower */
+    double memory; /* resident bytes that the process may not exceed; 0: no limit. Where it is short
+                      fewer helpers run, which makes costs come out a little lower, and a part of
+                      the sequence is measured, which counts for all of it */
 } rv_cost_desc;
 
 /* parts: first and last set, covering all layers; the rest is filled in. About half a second, or
- * two steps where they take longer than two seconds. */
+ * two steps where they take longer than two seconds. RV_RESOURCE: one chunk does not fit the
+ * memory. */
 RV_CHECKED rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *parts);
 
 /* Bytes per second that tapes go to a file without a name in the folder (rv_train_desc.scratch) and

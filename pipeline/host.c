@@ -9,6 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include "pipeline/internal.h"
 
 /* CLOCK_MONOTONIC exists on every Linux: it cannot fail. */
@@ -191,6 +195,16 @@ static double status_mb(const char *field) {
 
 double rv_host_resident(void) {
     return 1e6 * status_mb("VmRSS");
+}
+
+double rv_host_peak(void) {
+    return 1e6 * status_mb("VmHWM");
+}
+
+void rv_host_trim(void) {
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+#endif
 }
 
 double rv_host_memory(const char *meminfo, const char *cgroup, const char *mount) {

@@ -35,6 +35,8 @@ double rv_host_quota(const char *cgroup, const char *mount);
  * most the limit of its control group and those above. INFINITY: nothing says. */
 double rv_host_memory(const char *meminfo, const char *cgroup, const char *mount);
 double rv_host_resident(void); /* bytes of the process in memory now; 0: not known */
+double rv_host_peak(void);     /* the most it was, as far as the kernel was not told to forget */
+void rv_host_trim(void);       /* give back what is freed in the middle of the heap */
 
 /* Largest resident size of the process, and of the spans marked as training steps. The kernel's
  * own peak is reset at the start of a span where that is allowed, else the size is sampled. */

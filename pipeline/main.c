@@ -243,8 +243,10 @@ out:
 int main(int argc, char **argv) {
 #ifdef M_MMAP_THRESHOLD
     /* Left alone it grows with what is freed, and the arrays of a save then leave holes in a heap
-     * instead of going back: a tenth of a run's memory. */
+     * instead of going back: a tenth of a run's memory. One heap for all threads, so that what one
+     * has freed another can use: none allocates while steps run. */
     (void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
+    (void)mallopt(M_ARENA_MAX, 1);
 #endif
     bool json = false; /* known before the options are read, so that their errors are JSON too */
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)

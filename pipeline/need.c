@@ -5,14 +5,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "pipeline/bytes.h"
 #include "pipeline/order.h"
 #include "pipeline/plan.h"
 #include "pipeline/stage.h"
 #include "pipeline/train.h"
 
-#define USABLE 0.9    /* of what there is: the rest is for what others take meanwhile */
-#define AHEAD 1       /* of two tapes that are read before B needs them, as measured */
-#define LIBRARIES 5e6 /* bytes of code that only steps and saves touch */
+#define USABLE 0.9 /* of what there is: the rest is for what others take meanwhile */
+#define AHEAD 1    /* of two tapes that are read before B needs them, as measured */
 
 /* Batches in the making: three of a share, and the first ones for the choice of forms. */
 static double batches_bytes(const rv_training *training) {
@@ -27,22 +27,6 @@ static double batches_bytes(const rv_training *training) {
     return bytes;
 }
 
-/* Weights and what the optimiser keeps. */
-static double state_bytes(const rv_net *net, const rv_train_desc *train) {
-    double slots = rv_optimizer_slots_of(train);
-    return 4 * ((double)net->n_all + slots * (double)net->n_trained);
-}
-
-/* As they are and packed, and the gradient. */
-static double weights_bytes(const rv_net *net, const rv_train_desc *train) {
-    return state_bytes(net, train) + 4 * ((double)net->n_all + (double)net->n_trained);
-}
-
-/* The copy that is saved, and the file in the making (as arrays, as HDF5's image, as bytes). */
-static double saving_bytes(const rv_net *net, const rv_train_desc *train) {
-    return rv_h5_available() ? 4 * state_bytes(net, train) : 0;
-}
-
 /* Chunks between F and W, over all stages: as many of each as 1f1b or zb hold, or all. */
 static double chunks_held(const rv_config *config) {
     double all = (double)config->train.micro_batches * config->train.chunks, S = config->stages;
@@ -51,33 +35,46 @@ static double chunks_held(const rv_config *config) {
     return S > 1 ? fmin(all, most) : config->train.chunks;
 }
 
-/* Weights that delayed stages keep beside the newest. Where the recipe has no cuts, or such as the
- * plan will refuse, stages have an equal share each. And the tapes they hold, a mean of them. */
-static double versions_bytes(const rv_setup *setup, double *chunks) {
+/* Stages as the run will have them: every block one, or as the recipe cuts. Where it has no cuts,
+ * or such as the plan will refuse, they have an equal share each of what `parts` stages weigh that
+ * are the whole network. */
+static rv_range part_of(const rv_setup *setup, int stages, int s, int *parts) {
+    const rv_net *net = setup->net;
+    const rv_config *config = setup->config;
+    const int last = net->layer_count;
+    const int *cuts = config->cut_count == stages - 1 ? config->cuts : NULL;
+    if (setup->delay.mode && setup->delay.mode->blocks) cuts = net->block_first + 1;
+    const int from = cuts && s > 0 ? cuts[s - 1] : 0, to = cuts && s < stages - 1 ? cuts[s] : last;
+    const bool known = cuts && from < to && to <= last;
+    *parts = known ? 1 : stages;
+    return known ? rv_net_range(net, from, to) : rv_net_range(net, 0, last);
+}
+
+/* What all stages train. Of delayed ones the versions that they keep, too, and the tapes they
+ * hold, a mean of them. */
+static double stages_bytes(const rv_setup *setup, double *versions, double *tapes) {
     const rv_train_desc *train = &setup->config->train;
-    const int S = setup->config->stages;
-    const int last = setup->net->layer_count;
-    const int *cuts = setup->config->cut_count == S - 1 ? setup->config->cuts : NULL;
-    const rv_range whole = rv_net_range(setup->net, 0, last);
-    double bytes = 0, tapes = 0;
+    const bool delayed = setup->delay.mode != NULL, blocks = delayed && setup->delay.mode->blocks;
+    const int S = blocks ? setup->net->block_count : setup->config->stages;
+    const rv_isa isa = rv_device_isa(&setup->device);
+    double bytes = 0;
+    if (delayed) *tapes = 0;
     for (int s = 0; s < S; s++) {
         const rv_delay_shape shape = {S, train->chunks, train->micro_batches, s};
-        const rv_order order = {.rule = rv_delay_rule_of(&setup->delay, &shape),
-                                .chunks = train->chunks,
-                                .group = train->micro_batches};
-        const int from = cuts && s > 0 ? cuts[s - 1] : 0, to = cuts && s < S - 1 ? cuts[s] : last;
-        const bool known = cuts && from < to && to <= last;
-        const rv_range part = known ? rv_net_range(setup->net, from, to) : whole;
-        bytes += rv_weights_bytes(&order.rule, &part) / (known ? 1 : S);
-        tapes += (double)rv_order_tapes(&order) / S;
+        int parts;
+        const rv_range part = part_of(setup, S, s, &parts);
+        rv_order order = {.chunks = train->chunks, .group = train->micro_batches};
+        if (delayed) order.rule = rv_delay_rule_of(&setup->delay, &shape);
+        bytes += rv_bytes_weights(&part, train, isa, delayed ? &order.rule : NULL) / parts;
+        if (!delayed) continue;
+        *versions += rv_weights_bytes(&order.rule, &part) / parts;
+        *tapes += (double)rv_order_tapes(&order) / S;
     }
-    *chunks = tapes;
     return bytes;
 }
 
 /* Tapes of a step and states of its micro-batches. What is not kept B makes on a bench, which is
- * taken until W has run. What B needs beside them is about a tape more where layers are planes;
- * products of others run in parts, a quarter as measured. */
+ * taken until W has run. */
 static double tapes_bytes(const rv_net *net, const rv_train_desc *train, double chunks,
                           double benches) {
     const rv_range whole = rv_net_range(net, 0, net->layer_count);
@@ -85,14 +82,14 @@ static double tapes_bytes(const rv_net *net, const rv_train_desc *train, double 
     int rows = (train->batch + M - 1) / M, steps = (T + C - 1) / C;
     double tape = (double)rv_tape_bytes(&whole, NULL, steps, rows);
     double state = (double)rv_state_bytes(&whole, rows);
-    double beside = net->desc->input.rank > 1 ? 1 : 0.25;
     const rv_taping how = {train->tape, train->tape_dtype == RV_TAPE_FLOAT16};
     size_t words[RV_TAPE_PARTS];
     rv_tape_sizes(&whole, NULL, &how, steps, rows, words);
     bool parts = train->tape || train->tape_dtype;
     double kept = state + 4 * (double)words[RV_PART_KEPT] + 2 * (double)words[RV_PART_MEMBRANES];
     if (!parts) benches = 0;
-    return chunks * (parts ? kept : tape) + beside * tape + benches * (tape + state) + 2 * state;
+    return chunks * (parts ? kept : tape) + rv_bytes_beside(net, tape) + benches * (tape + state) +
+           2 * state;
 }
 
 /* Messages of one micro-batch over every edge between blocks. */
@@ -118,27 +115,26 @@ static rv_status phases_bytes(const rv_setup *setup, double *measuring, double *
     rv_status status = RV_OK;
     const rv_config *config = setup->config;
     const rv_net *net = setup->net;
-    const bool delayed = setup->delay.mode != NULL;
     const rv_train_desc *train = &config->train;
     double messages, rigs = fmin(config->stages, rv_host_threads());
     const rv_range whole = rv_net_range(net, 0, net->layer_count);
     const bool spills = rv_tape_has(&whole, train->tape, RV_TAPE_SPILL);
     TRY(messages_bytes(net, train, &messages));
-    double chunks = chunks_held(config), kept = 0;
-    if (delayed) kept = versions_bytes(setup, &chunks);
-    *running = weights_bytes(net, train) + saving_bytes(net, train) +
-               tapes_bytes(net, train, chunks, spills ? 1 + AHEAD : 1);
+    double chunks = chunks_held(config), versions = 0;
     *measuring = 0;
-    /* Versions are there packed as well. Common to all stages is a copy of them and the newest, in
-     * which a file is made as out of the weights. */
-    if (delayed)
-        *running += 2 * kept + (rv_h5_available() ? 5 : 1) * (kept + 4 * (double)net->n_all);
-    bool copied = config->stages > 1 || delayed || train->tape || train->tape_dtype;
-    if (copied) *running += weights_bytes(net, train) - 4 * (double)net->n_all;
+    *running = stages_bytes(setup, &versions, &chunks) + versions;
+    /* The newest is saved among them. */
+    if (setup->delay.mode) versions += 4 * (double)net->n_all;
+    *running += rv_bytes_saving(net, train, versions) +
+                rv_bytes_health(net, train, config->health_policy) +
+                tapes_bytes(net, train, chunks, spills ? 1 + AHEAD : 1);
+    bool copied = config->stages > 1 || setup->delay.mode || train->tape || train->tape_dtype;
+    if (copied) *running += rv_bytes_copy(net, train, versions);
     if (config->stages < 2) goto out;
     /* Beside the weights to start from. There all B run before the first W. */
+    const rv_isa isa = rv_device_isa(&setup->device);
     *measuring =
-        8 * (double)net->n_all + rigs * (weights_bytes(net, train) + messages +
+        8 * (double)net->n_all + rigs * (rv_bytes_weights(&whole, train, isa, NULL) + messages +
                                          tapes_bytes(net, train, train->chunks, train->chunks));
     double slots = fmin(4, train->micro_batches * train->chunks) / train->chunks;
     *running += slots * messages * (config->stages - 1) / fmax(1, net->block_count - 1);
@@ -151,12 +147,11 @@ rv_status rv_training_memory(const rv_training *training) {
     const rv_setup *setup = &training->setup;
     double measuring, running;
     TRY(phases_bytes(setup, &measuring, &running));
-    double need =
-        rv_host_resident() + batches_bytes(training) + fmax(measuring, running) + LIBRARIES;
-    /* The plan will see to it, but for the file in the making. */
+    double need = rv_host_resident() + batches_bytes(training) + fmax(measuring, running) +
+                  RV_BYTES_LIBRARIES;
+    /* The plan will see to it. */
     if (setup->config->tape_auto && setup->config->pipeline_memory > 0)
-        need = fmin(need, setup->config->pipeline_memory +
-                              0.75 * saving_bytes(setup->net, &setup->config->train));
+        need = fmin(need, setup->config->pipeline_memory);
     double there = rv_host_memory("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup");
     if (need > USABLE * there)
         FAIL(RV_RESOURCE,
@@ -167,4 +162,21 @@ rv_status rv_training_memory(const rv_training *training) {
                     there / 1e6);
 out:
     return status;
+}
+
+rv_status rv_training_limit(const rv_training *training) {
+    const rv_config *config = training->setup.config;
+    const double limit = config->pipeline_memory, peak = rv_host_peak();
+    if (limit <= 0 || peak <= limit || peak <= training->peak) return RV_OK;
+    return rv_fail_at(RV_RESOURCE, rv_config_place(config, "pipeline", "memory"), "memory", NULL,
+                      "pipeline.memory: %.1f MB, but %.1f MB were taken before the first step",
+                      limit / 1e6, peak / 1e6);
+}
+
+void rv_training_limit_say(const rv_training *training) {
+    const rv_config *config = training->setup.config;
+    const double limit = config ? config->pipeline_memory : 0, peak = 1e6 * training->watch.peak_mb;
+    if (limit <= 0 || peak <= limit || peak <= training->peak) return;
+    rv_training_say(training, "warning: pipeline.memory: %.1f MB, but the peak was %.1f MB",
+                    limit / 1e6, peak / 1e6);
 }

@@ -16,11 +16,17 @@ static double between(double a, double b, double share) {
     return fmax(0, a + (b - a) * (b < a && share > 1 ? 1 : share));
 }
 
+/* Chunks longer than any that was measured have more scratch. */
+static rv_part_cost scratch_scaled(const rv_cost_points *points, rv_part_cost cost, int chunks) {
+    if (chunks < points->chunks[0]) cost.scratch_bytes *= (double)points->chunks[0] / chunks;
+    return cost;
+}
+
 /* An item has a cost of its own beside that of its steps, so the sum grows in straight lines. What
  * falls from one measurement to the next does not go on falling beyond them: it would reach
  * nothing. */
 rv_part_cost rv_plan_cost_at(const rv_cost_points *points, int part, int chunks) {
-    if (points->count == 1) return points->part[0][part];
+    if (points->count == 1) return scratch_scaled(points, points->part[0][part], chunks);
     const int k = points->count > 2 && chunks > points->chunks[1], *at = points->chunks + k;
     const rv_part_cost *one = &points->part[k][part], *other = &points->part[k + 1][part];
     rv_part_cost cost = points->part[0][part];
@@ -33,7 +39,7 @@ rv_part_cost rv_plan_cost_at(const rv_cost_points *points, int part, int chunks)
     for (int w = RV_WORK_F; w <= RV_WORK_W; w++)
         cost.once[w] = fmin(other->once[w], whole[w]);
     cost.scratch_bytes = fmax(one->scratch_bytes, other->scratch_bytes);
-    return cost;
+    return scratch_scaled(points, cost, chunks);
 }
 
 static void points_finish(rv_cost_points *points) {
@@ -42,35 +48,56 @@ static void points_finish(rv_cost_points *points) {
     *points = (rv_cost_points){0};
 }
 
+/* At one number of chunks. B has an F in it where tapes are recomputed. */
+static rv_status point_measure(const rv_plan_desc *desc, const int *first, int parts,
+                               const uint8_t *recompute, int chunks, rv_part_cost *point) {
+    rv_status status = RV_OK;
+    rv_train_desc train = *desc->cost.train;
+    rv_cost_desc cost = desc->cost;
+    train.chunks = chunks;
+    if (recompute) train.tape = recompute;
+    cost.train = &train;
+    cost.busy = desc->workers ? desc->workers : desc->stages;
+    for (int i = 0; i < parts; i++)
+        point[i].first = first[i], point[i].last = first[i + 1];
+    TRY(rv_cost_measure(&cost, parts, point));
+    for (int i = 0; recompute && i < parts; i++) {
+        rv_part_cost *part = &point[i];
+        part->b = fmax(0, part->b - part->f);
+        part->once[RV_WORK_B] =
+            fmin(part->b, fmax(0, part->once[RV_WORK_B] - part->once[RV_WORK_F]));
+    }
+out:
+    return status;
+}
+
 /* chunks and count are set. first: [parts + 1]. Where tapes may be too large to keep they are
- * recomputed while costs are measured: B then has an F in it. */
+ * recomputed while costs are measured. With a limit of memory few chunks may be too long to be
+ * measured: then more of them tell alone. */
 static rv_status points_measure(const rv_plan_desc *desc, const int *first, int parts,
                                 rv_cost_points *points) {
     rv_status status = RV_OK;
     uint8_t *recompute = NULL;
     size_t layers = (size_t)desc->cost.net->layer_count;
+    const int count = points->count;
     if (rv_plan_mixes(desc)) {
         TRY(rv_alloc(layers, sizeof *recompute, "policies of tapes", &recompute));
         memset(recompute, RV_TAPE_RECOMPUTE, layers);
     }
     points->parts = parts;
-    for (int k = 0; k < points->count; k++) {
-        rv_train_desc train = *desc->cost.train;
-        rv_cost_desc cost = desc->cost;
-        train.chunks = points->chunks[k];
-        if (recompute) train.tape = recompute;
-        cost.train = &train;
-        cost.busy = desc->workers ? desc->workers : desc->stages;
-        TRY(rv_alloc((size_t)parts, sizeof(rv_part_cost), "costs", &points->part[k]));
-        for (int i = 0; i < parts; i++)
-            points->part[k][i].first = first[i], points->part[k][i].last = first[i + 1];
-        TRY(rv_cost_measure(&cost, parts, points->part[k]));
-        for (int i = 0; recompute && i < parts; i++) {
-            rv_part_cost *part = &points->part[k][i];
-            part->b = fmax(0, part->b - part->f);
-            part->once[RV_WORK_B] =
-                fmin(part->b, fmax(0, part->once[RV_WORK_B] - part->once[RV_WORK_F]));
-        }
+    points->count = 0;
+    for (int k = 0; k < count; k++) {
+        const int at = points->count, chunks = points->chunks[k];
+        if (!points->part[at])
+            TRY(rv_alloc((size_t)parts, sizeof(rv_part_cost), "costs", &points->part[at]));
+        status = point_measure(desc, first, parts, recompute, chunks, points->part[at]);
+        if (status == RV_RESOURCE && k + 1 < count) continue;
+        if (status == RV_RESOURCE && at > 0)
+            status = RV_OK;
+        else if (status)
+            goto out;
+        else
+            points->chunks[points->count++] = chunks;
     }
 out:
     rv_free(recompute);

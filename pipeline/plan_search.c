@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "pipeline/bytes.h"
 #include "pipeline/mix.h"
 #include "pipeline/plan_search.h"
 
@@ -51,7 +52,6 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
                               const rv_cost_points *points) {
     rv_status status = RV_OK;
     size_t n = (size_t)plan->stages;
-    rv_optimizer *optimizer = NULL;
     *s = (rv_plan_search){.desc = desc,
                           .points = points,
                           .first = plan->first,
@@ -66,8 +66,6 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
                           .cached = plan->cached,
                           .delay = desc->delay && desc->delay->mode ? desc->delay : NULL,
                           .idle = desc->stages * desc->cost.threads < rv_host_threads()};
-    TRY(rv_optimizer_create(desc->cost.net, desc->cost.train, INT32_MAX, &optimizer));
-    s->copies = 2 + rv_optimizer_slots(optimizer);
     TRY(rv_alloc((5 + RV_WORK_BW) * n, sizeof *s->f, "costs", &s->f));
     s->b = s->f + n, s->w = s->b + n, s->u = s->w + n, s->norm = s->u + n;
     for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
@@ -79,7 +77,6 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
     TRY(rv_alloc((size_t)desc->cost.net->layer_count, sizeof *s->layers, "policies of tapes",
                  &s->layers));
 out:
-    rv_optimizer_destroy(optimizer);
     return status;
 }
 

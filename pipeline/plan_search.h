@@ -21,7 +21,6 @@ typedef struct rv_plan_search {
     const int *first; /* [stages + 1] layers */
     int stages, workers, micros, steps;
     double latency;
-    double copies; /* floats kept for every trained weight: itself, gradient, optimiser */
     double *f, *b, *w, *u, *norm, *once[RV_WORK_BW];
     /* Tapes: */
     const uint8_t *tape; /* [layers] rv_tape_policy; NULL: all kept */

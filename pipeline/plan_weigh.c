@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "pipeline/bytes.h"
 #include "pipeline/plan_search.h"
 
 double rv_plan_stage_bytes(const rv_plan_stage *stage) {
@@ -22,7 +23,7 @@ struct rv_plan_unit {
     rv_tapes_sizes tapes;
     double in, forward, backward; /* bytes of messages from the stage before, to the next, and from
                                      it */
-    double weights, state;
+    double state;
 };
 
 rv_status rv_plan_units_create(rv_plan_search *s) {
@@ -54,7 +55,6 @@ static rv_status unit_find(const rv_plan_search *s, int first, int last, int ste
         .in = (double)rv_wire_forward_bytes(&before, steps, rows),
         .forward = (double)rv_wire_forward_bytes(&after, steps, rows),
         .backward = (double)rv_wire_backward_bytes(&after, steps, rows),
-        .weights = 4 * ((double)range.n_all + (s->copies - 1) * (double)range.n_trained),
         .state = (double)rv_state_bytes(&range, rows),
     };
 out:
@@ -121,7 +121,7 @@ out:
 /* How the part of the net that a stage has is run. */
 typedef struct piece {
     int chunks, slots;
-    double scratch, versions; /* bytes */
+    double scratch, weights, versions; /* bytes */
     int flights;
     int records;         /* tapes at the peak, in chunks */
     const rv_work *list; /* NULL: as few benches as can be */
@@ -129,27 +129,33 @@ typedef struct piece {
 } piece;
 
 /* Micro-batches between first F and last W need a state each; little, so of steps M are counted. */
-static void part_weigh(const rv_plan_unit *unit, const piece *part, rv_plan_stage *stage) {
+static void part_weigh(const rv_plan_search *s, const rv_plan_unit *unit, const piece *part,
+                       rv_plan_stage *stage) {
+    const rv_net *net = s->desc->cost.net;
     stage->forward_message = unit->forward;
     stage->backward_message = unit->backward;
     stage->bytes = (rv_plan_bytes){
-        .weights = unit->weights,
+        .weights = part->weights,
         .versions = part->versions,
-        .tapes = (double)rv_tapes_bytes(&unit->tapes, part->records, part->list, part->count),
+        .tapes = (double)rv_tapes_bytes(&unit->tapes, part->records, part->list, part->count) +
+                 rv_bytes_records(net, part->records),
         .state = (part->flights + 1.0) * unit->state,
         .slots = part->slots * (unit->in + unit->backward),
-        .scratch = part->scratch,
-        .record = (double)unit->tapes.record,
+        .scratch = RV_BYTES_SCRATCH * part->scratch,
+        .record = (double)unit->tapes.record + rv_bytes_records(net, 1),
     };
 }
 
-/* What a stage of the endless order keeps that one of steps does not. */
+/* What it trains; and what a stage of the endless order keeps that one of steps does not. */
 static void part_endless(const rv_plan_search *s, int stage, int first, int last, piece *part) {
-    part->flights = s->micros;
-    if (!s->delay) return;
+    const rv_train_desc *train = s->desc->cost.train;
     const rv_range range = rv_net_range(s->desc->cost.net, first, last);
+    part->flights = s->micros;
+    part->weights = rv_bytes_weights(&range, train, s->desc->cost.isa, NULL);
+    if (!s->delay) return;
     const rv_delay_shape shape = {s->stages, part->chunks, s->micros, stage};
     const rv_order order = {.rule = rv_delay_rule_of(s->delay, &shape), .chunks = part->chunks};
+    part->weights = rv_bytes_weights(&range, train, s->desc->cost.isa, &order.rule);
     part->versions = rv_weights_bytes(&order.rule, &range);
     part->flights = rv_order_flights(&order);
     part->records = rv_order_tapes(&order);
@@ -167,23 +173,23 @@ static double batches_bytes(const rv_plan_search *s, int chunks) {
     return (rv_order_fed(&order) + RV_FLOW_BESIDE) * update * (double)rv_flow_bytes(batch);
 }
 
-/* Saving takes a copy of everything (a plain trainer has it anyway), of versions two. */
+/* Saving takes a copy of everything (a plain trainer has it anyway), and makes a file of it. */
 static double copy_bytes(const rv_plan_search *s, int chunks) {
     const rv_net *net = s->desc->cost.net;
+    const rv_train_desc *train = s->desc->cost.train;
     const rv_range whole = rv_net_range(net, 0, net->layer_count);
-    const double block = 4 * (double)net->n_all;
-    bool piped = s->stages > 1 || s->delay || s->desc->cost.train->tape_dtype ||
+    double versions = 0;
+    bool piped = s->stages > 1 || s->delay || train->tape_dtype ||
                  rv_tape_has(&whole, s->tape, RV_TAPE_RECOMPUTE) ||
                  rv_tape_has(&whole, s->tape, RV_TAPE_SPILL);
-    double bytes = piped ? s->copies * block : 0;
-    if (!s->delay) return bytes;
-    bytes += 2 * block;
-    for (int i = 0; i < s->stages; i++) {
+    for (int i = 0; s->delay && i < s->stages; i++) {
         piece part = {.chunks = chunks};
         part_endless(s, i, s->first[i], s->first[i + 1], &part);
-        bytes += 2 * part.versions;
+        versions += part.versions;
     }
-    return bytes;
+    if (s->delay) versions += sizeof(float) * (double)net->n_all; /* the newest is among them */
+    return (piped ? rv_bytes_copy(net, train, versions) : 0) +
+           rv_bytes_saving(net, train, versions);
 }
 
 double rv_plan_base_bytes(const rv_plan_search *s, int chunks) {
@@ -204,7 +210,7 @@ rv_status rv_plan_weigh(const rv_plan_search *s, int chunks, int slots, const rv
         if (schedule) part.list = rv_schedule_list(schedule, i, &part.count);
         part_endless(s, i, s->first[i], s->first[i + 1], &part);
         TRY(unit_of(s, i, chunks, &unit));
-        part_weigh(&unit, &part, to);
+        part_weigh(s, &unit, &part, to);
         *bytes += rv_plan_stage_bytes(to);
     }
 out:
@@ -261,7 +267,7 @@ rv_status rv_plan_blocks_weigh(const rv_plan_search *s, const rv_cost_points *bl
         part.scratch = fmax(part.scratch, rv_plan_cost_at(blocks, i, chunks).scratch_bytes);
     part_endless(s, stage, first, last, &part);
     TRY(unit_find(s, first, last, steps_of(s, chunks), &unit));
-    part_weigh(&unit, &part, &weighed);
+    part_weigh(s, &unit, &part, &weighed);
     *bytes = rv_plan_stage_bytes(&weighed);
 out:
     return status;

@@ -307,6 +307,7 @@ static rv_status stage_open(rv_pipeline *p, int s) {
         .wake = {desc->driver == RV_DRIVER_THREADS ? rv_bell_ring : NULL, rv_run_bell(p, s)},
         .flow = p->flow,
         .rule = p->flow ? rv_delay_rule_of(desc->delay, &shape) : (rv_delay_rule){0},
+        .scratch = desc->scratch ? desc->scratch[s] : 0,
     };
     TRY(rv_stage_create(&stage, &w->stage));
 out:

@@ -41,7 +41,9 @@ typedef struct rv_pipeline_desc {
     double timeout;
     void (*say)(void *user, const char *line); /* in the thread that called; NULL: nobody listens */
     void *user;
-    const char *trace; /* file of the timeline (timeline.h), or NULL */
+    const char *trace;     /* file of the timeline (timeline.h), or NULL */
+    const double *scratch; /* [stages]: bytes an item takes; NULL or 0: they grow as they are used;
+                              read by create alone */
 } rv_pipeline_desc;
 
 typedef struct rv_pipeline rv_pipeline;

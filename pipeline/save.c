@@ -6,10 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
-
 #include "pipeline/durable.h"
 
 struct rv_saver {
@@ -108,11 +104,9 @@ out:
 static void written(void *self) {
     rv_saver *saver = self;
     rv_snapshot_drop(saver->snapshot);
-#ifdef __GLIBC__
-    /* What is freed in the middle of the heap or by the writer's thread, several times the model,
-     * would stay resident until the next save. */
-    (void)malloc_trim(0);
-#endif
+    /* What is freed in the middle of the heap or by the writer's thread would stay resident until
+     * the next save. */
+    rv_host_trim();
 }
 
 rv_status rv_saver_save(rv_saver *saver, const rv_progress *progress, int keep) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "pipeline/bytes.h"
 #include "pipeline/flow.h"
 #include "pipeline/plan.h"
 
@@ -57,6 +58,24 @@ out:
     return status;
 }
 
+/* The limit is for the whole process: data and network have taken their part already, libraries and
+ * heap will take theirs, and the loader will fill its slots. *left: what stages and saving may
+ * have. */
+static rv_status memory_left(const rv_setup *setup, const rv_batch *batch, double *left) {
+    const rv_config *config = setup->config;
+    const double slots = (double)RV_LOADER_SLOTS * config->train.batch / batch->B;
+    const double taken = rv_host_resident() + RV_BYTES_LIBRARIES +
+                         slots * (double)rv_flow_bytes(batch) +
+                         rv_bytes_health(setup->net, &config->train, config->health_policy);
+    *left = config->pipeline_memory - taken;
+    if (*left > 0) return RV_OK;
+    return placed(
+        config, "memory",
+        rv_fail(RV_RESOURCE,
+                "pipeline.memory: %.1f MB, but the process takes %.1f MB before it trains",
+                config->pipeline_memory / 1e6, taken / 1e6));
+}
+
 /* Cuts of the recipe fit the recipe's stages alone, and chunks of a schedule file are fixed: each
  * is left out where the wish overrules it. */
 rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, rv_plan *plan) {
@@ -86,19 +105,7 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
      * are. */
     if (first->source.count < rows) rows = (int)first->source.count;
     TRY(rv_loader_first(first->loader, rows, &batch));
-    if (config->pipeline_memory > 0) {
-        /* The limit is for the whole process: data and network have taken their part already, and
-         * the loader will fill its slots. */
-        const double taken = rv_host_resident() + (double)RV_LOADER_SLOTS * train->batch / rows *
-                                                      (double)rv_flow_bytes(batch);
-        desc.memory = config->pipeline_memory - taken;
-        if (desc.memory <= 0)
-            TRY(placed(config, "memory",
-                       rv_fail(RV_RESOURCE,
-                               "pipeline.memory: %.1f MB, but the process takes %.1f MB before it "
-                               "trains",
-                               config->pipeline_memory / 1e6, taken / 1e6)));
-    }
+    if (config->pipeline_memory > 0) TRY(memory_left(setup, batch, &desc.memory));
     desc.cost = (rv_cost_desc){
         .net = setup->net,
         .encoder = &config->encode,
@@ -108,7 +115,7 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
         .devices = &setup->devices,
         .isa = rv_device_isa(&setup->device),
         .threads = setup->threads,
-        .memory = config->pipeline_memory,
+        .memory = config->pipeline_memory > 0 ? config->pipeline_memory - RV_BYTES_LIBRARIES : 0,
     };
     TRY(placed(config, "schedule", rv_plan_make(&desc, plan)));
     /* From here on config and plan agree: stages are made from the one, lists from the other. */
@@ -130,6 +137,10 @@ rv_status rv_setup_pipeline(rv_setup *setup, const rv_plan *plan, rv_version *st
                             int64_t total_steps, rv_engine **engine) {
     rv_status status = RV_OK;
     const rv_config *config = setup->config;
+    double *scratch = NULL;
+    TRY(rv_alloc((size_t)plan->stages, sizeof *scratch, "stages", &scratch));
+    for (int s = 0; s < plan->stages; s++)
+        scratch[s] = plan->stage[s].bytes.scratch;
     const rv_pipeline_desc desc = {
         .net = setup->net,
         .encoder = &config->encode,
@@ -147,11 +158,13 @@ rv_status rv_setup_pipeline(rv_setup *setup, const rv_plan *plan, rv_version *st
         .say = setup->say,
         .user = setup->user,
         .trace = setup->trace,
+        .scratch = scratch,
     };
     TRY(placed(config, "schedule", rv_engine_pipeline(&desc, engine)));
     memcpy(rv_engine_block(*engine), rv_version_block(start), setup->net->n_all * sizeof(float));
     TRY(rv_engine_push(*engine));
 out:
+    rv_free(scratch);
     return status;
 }
 

@@ -129,13 +129,15 @@ out:
     return status;
 }
 
-/* Room for what an item fills anew every time. */
+/* Room for what an item fills anew every time. An arena that grows as it is used leaves holes in
+ * the heap, several times its size. */
 static rv_status make_scratch(rv_stage *stage) {
     rv_status status = RV_OK;
     const rv_net *net = stage->desc.net;
     const rv_device *device = stage->desc.device;
     int most = stage->before.count > stage->after.count ? stage->before.count : stage->after.count;
     size_t views = (size_t)most + 1;
+    void *all;
     TRY(rv_alloc(views, sizeof *stage->signal, "views of a message", &stage->signal));
     TRY(rv_alloc(views, sizeof *stage->g_before, "views of a message", &stage->g_before));
     TRY(rv_alloc(views, sizeof *stage->g_after, "views of a message", &stage->g_after));
@@ -146,6 +148,9 @@ static rv_status make_scratch(rv_stage *stage) {
                            sizeof(float) * (size_t)stage->ring * (size_t)net->desc->steps *
                                rv_net_statistics(net),
                            "running statistics", (void **)&stage->statistics));
+    if (stage->desc.scratch > 0)
+        TRY(rv_arena_get(&stage->arena, (size_t)stage->desc.scratch, 1, &all));
+    rv_arena_reset(&stage->arena);
 out:
     return status;
 }

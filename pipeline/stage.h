@@ -48,6 +48,7 @@ typedef struct rv_stage_desc {
     rv_wake wake;                /* rung when they have moved; ring NULL: items wait for them */
     rv_flow *flow;               /* the endless order takes its batches there; NULL: steps */
     rv_delay_rule rule;          /* with flow */
+    double scratch; /* bytes that no item is thought to exceed: taken at once, in one piece */
 } rv_stage_desc;
 
 /* Edges of a stage; NULL where there is none. Owned by who made them. */

@@ -325,7 +325,7 @@ out:
 rv_status rv_train_run(const rv_train_options *options, rv_trainer **trainer,
                        rv_train_result *result) {
     rv_status status = RV_OK;
-    rv_training training = {.options = options, .begun = rv_host_seconds()};
+    rv_training training = {.options = options, .begun = rv_host_seconds(), .peak = rv_host_peak()};
     *trainer = NULL;
     TRY(rv_alloc(1, sizeof *training.trainer, "the trainer", &training.trainer));
     *trainer = training.trainer;
@@ -345,6 +345,7 @@ out:
     rv_health_destroy(training.health);
     rv_events_destroy(training.events);
     rv_watch_close(&training.watch);
+    rv_training_limit_say(&training);
     if (training.trainer) rv_training_result(&training, result);
     rv_pace_finish(&training.pace);
     rv_run_destroy(training.run);

@@ -19,6 +19,7 @@ typedef struct rv_training {
     const rv_train_options *options;
     rv_trainer *trainer;
     rv_setup setup;
+    double peak; /* bytes the process held at most before it began */
     rv_share share[RV_SPLITS];
     rv_score score[RV_SPLITS]; /* of the newest evaluation */
     char *path;                /* of the run folder, when it was given */
@@ -51,6 +52,10 @@ RV_CHECKED rv_status rv_training_open(rv_training *training);
 /* ---- need.c ----------------------------------------------------------------------------- */
 /* RV_RESOURCE when the run needs more memory than there is; else one line of the log. */
 RV_CHECKED rv_status rv_training_memory(const rv_training *training);
+/* RV_RESOURCE: the process has taken more than pipeline.memory while the training was opened. */
+RV_CHECKED rv_status rv_training_limit(const rv_training *training);
+/* The same of the whole training, as a warning. */
+void rv_training_limit_say(const rv_training *training);
 
 /* ---- train_tell.c ----------------------------------------------------------------------- */
 /* One line for the log. */

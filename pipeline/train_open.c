@@ -362,6 +362,7 @@ rv_status rv_training_open(rv_training *training) {
     }
     TRY(rv_engine_folder(setup->engine, rv_run_path(training->run)));
     TRY(saving_open(training));
+    TRY(rv_training_limit(training));
     say_what_runs(training);
     say_plan(training);
 out:

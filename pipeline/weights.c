@@ -20,13 +20,20 @@ double rv_weights_bytes(const rv_delay_rule *rule, const rv_range *range) {
     return sizeof(float) * (blocks * (double)range->n_all + rule->trend * (double)range->n_trained);
 }
 
+/* Backward reads weights of its own, or the newest where forward does not see them. */
+static bool is_apart(const rv_delay_rule *rule) {
+    return !rule->stash && (rule->looks_forward || rule->looks_backward);
+}
+
+int rv_weights_packed(const rv_delay_rule *rule) {
+    return (is_apart(rule) ? 0 : kept_of(rule)) + rule->looks_forward + rule->looks_backward;
+}
+
 rv_status rv_weights_init(rv_weights *w, const rv_range *range, const rv_device *device,
                           const rv_train_desc *train, int64_t total_steps,
                           const rv_delay_rule *rule, int rows) {
     rv_status status = RV_OK;
     *w = (rv_weights){.range = *range, .device = device, .rule = *rule, .rows = rows};
-    /* Backward reads weights of its own, or the newest where forward does not see them. */
-    bool apart = !rule->stash && (rule->looks_forward || rule->looks_backward);
     const unsigned both = RV_READS_FORWARD | RV_READS_BACKWARD;
     w->kept = kept_of(rule);
     TRY(rv_optimizer_create_range(range, device, train, total_steps, &w->optimizer));
@@ -34,7 +41,7 @@ rv_status rv_weights_init(rv_weights *w, const rv_range *range, const rv_device 
     TRY(rv_alloc((size_t)w->kept, sizeof *w->number, "weight versions", &w->number));
     for (int k = 0; k < w->kept; k++) {
         TRY(rv_version_create_range(range, device, &w->shown[k]));
-        rv_version_reads(w->shown[k], apart ? RV_READS_FORWARD : both);
+        rv_version_reads(w->shown[k], is_apart(rule) ? RV_READS_FORWARD : both);
     }
     if (rule->looks_forward) TRY(rv_version_create_range(range, device, &w->own));
     if (rule->looks_backward) {

