@@ -238,6 +238,12 @@ static void batches_of_few_parts_are_told(void **state) {
     assert_int_equal(count_of(err_text, warning), 0);
 }
 
+/* A network of which the weights are the larger part. */
+#define WIDE                                                                                       \
+    "--set", "network.a.units=1024", "--set", "network.b.units=1024", "--set",                     \
+        "network.c.units=1024", "--set", "data.units=1024", "--set", "train.max_steps=9", "--set", \
+        "data.samples=120"
+
 /* What is told to be needed before the start is what is taken: versions in the stages, packed, and
  * in every shape on their way into a file. Sanitizers take memory of their own. */
 static void memory_of_versions_is_foretold(void **state) {
@@ -246,18 +252,12 @@ static void memory_of_versions_is_foretold(void **state) {
     skip();
 #endif
     if (!rv_h5_available()) skip();
-    static const char *const wide[] = {"network.a.units=1024", "network.b.units=1024",
-                                       "network.c.units=1024", "data.units=1024",
-                                       "train.max_steps=9",    "data.samples=120"};
     for (int k = 0; k < LATE_MODES; k += stride() == 100 ? 4 : 1) {
         const late_mode *mode = &late_modes[k];
         char run[32];
-        const char *const *w = wide;
         late_recipe("wide.yaml", mode, "");
         snprintf(run, sizeof run, "wide%d", k);
-        if (RUN("train", "wide.yaml", "-o", run, "--json", "--set", w[0], "--set", w[1], "--set",
-                w[2], "--set", w[3], "--set", w[4], "--set", w[5]) != 0)
-            fail_msg("%s", err_text);
+        if (RUN("train", "wide.yaml", "-o", run, "--json", WIDE) != 0) fail_msg("%s", err_text);
         json_t *root = parse_out();
         const double peak = json_real_value(json_object_get(root, "peak_mb"));
         const char *told = strstr(err_text, "memory: about ");
@@ -269,6 +269,47 @@ static void memory_of_versions_is_foretold(void **state) {
             fail_msg("%s %s: %.0f MB foretold, %.0f MB taken", mode->schedule, mode->corrections,
                      need, peak);
         json_decref(root);
+    }
+}
+
+/* The least limit that is not refused is one that the process keeps, while it measures, trains and
+ * saves. Every refusal tells what lacks. */
+static void limit_of_memory_is_kept(void **state) {
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+    if (!rv_h5_available()) skip();
+    static const int modes[] = {0, 4};
+    for (int k = 0; k < 2; k++) {
+        char run[32], limit[48];
+        double mb = 20, peak = 0;
+        int code = 69;
+        late_recipe("wide.yaml", &late_modes[modes[k]], "");
+        snprintf(run, sizeof run, "limit%d", k);
+        for (int tries = 0; code == 69 && tries < 12; tries++) {
+            snprintf(limit, sizeof limit, "pipeline.memory=%.0f", 1e6 * mb);
+            code = RUN("train", "wide.yaml", "-o", run, "--json", WIDE, "--set", limit, "--set",
+                       "checkpoint.every=1");
+            json_t *root = parse_out();
+            peak = json_real_value(json_object_get(root, "peak_mb"));
+            const json_t *error = json_object_get(root, "error");
+            const char *told = json_string_value(json_object_get(error, "message"));
+            double numbers[2] = {0};
+            for (int n = 0; code == 69 && n < 2 && (told = strstr(told, " MB")); n++, told++) {
+                const char *from = told;
+                while ((from[-1] >= '0' && from[-1] <= '9') || from[-1] == '.')
+                    from--;
+                numbers[n] = strtod(from, NULL);
+            }
+            if (code == 69) mb += fabs(numbers[1] - numbers[0]) + 0.2;
+            json_decref(root);
+        }
+        if (code != 0) fail_msg("%s: %s", limit, err_text);
+        print_message("%s: %.1f MB allowed, %.1f MB taken\n", late_modes[modes[k]].schedule, mb,
+                      peak);
+        assert_true(peak > 0.7 * mb && peak <= mb);
+        assert_null(strstr(err_text, "warning: pipeline.memory"));
     }
 }
 
@@ -307,6 +348,7 @@ int main(void) {
         cmocka_unit_test(runs_go_on_with_their_own_delay_alone),
         cmocka_unit_test(synchronous_runs_go_on_scaled),
         cmocka_unit_test(memory_of_versions_is_foretold),
+        cmocka_unit_test(limit_of_memory_is_kept),
         cmocka_unit_test(words_hold_every_cut),
         cmocka_unit_test(batches_of_few_parts_are_told),
         cmocka_unit_test(weights_that_burst_are_found),
