@@ -5,9 +5,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "pipeline/oracle.h"
+#include "tests/flows.h"
 #include "tests/lossy_link.h"
-#include "tests/pipes.h"
 #include "tests/slow_link.h"
 /* after cmocka.h */
 #include "tests/late.h"
@@ -50,26 +49,20 @@ static void many_blocks(small *s) {
 }
 static const pipe_net net_of_blocks = {"blocks", "rate", 0, many_blocks};
 
+/* A flow whose stages, the blocks, share workers by rank. */
 typedef struct trial {
-    small s;
-    rv_delay_desc delay;
-    int first[BLOCKS + 1]; /* borrowed by both */
+    flow flow;
     double cost[4][BLOCKS];
     rv_costs costs;
     rv_ranks ranks;
-    rv_schedule schedule;
-    rv_oracle *oracle;
-    rv_pipeline *pipeline;
-    rv_optimizer *a, *b;
-    float *want, *got;
 } trial;
 
-static const rv_delay_desc *delay_of(trial *t, const char *const *corrections) {
-    t->delay.mode = (const void *)rv_table_find(rv_delay_table(), "spikepipe");
-    assert_non_null(t->delay.mode);
+static rv_delay_desc delay_of(const char *const *corrections) {
+    rv_delay_desc delay = {.mode = (const void *)rv_table_find(rv_delay_table(), "spikepipe")};
+    assert_non_null(delay.mode);
     for (; corrections && *corrections; corrections++)
-        OK(rv_delay_add(&t->delay, *corrections, NULL, 0));
-    return &t->delay;
+        OK(rv_delay_add(&delay, *corrections, NULL, 0));
+    return delay;
 }
 
 /* Costs from a seed; 0: all alike, updates free. */
@@ -82,91 +75,27 @@ static void costs_of(trial *t, int seed) {
 }
 
 static void trial_open(trial *t, const pipe_way *way, int seed, const char *const *corrections) {
-    pipe_open(&t->s, &net_of_blocks, way);
-    delay_of(t, corrections);
+    flow *f = &t->flow;
+    const rv_delay_desc delay = delay_of(corrections);
+    flow_begin(f, &net_of_blocks, &delay, way);
     costs_of(t, seed);
-    rv_delay_train(&t->delay, &t->s.train);
-    OK(rv_delay_check(&t->delay, &t->s.train));
-    assert_int_equal(t->s.net->block_count, BLOCKS);
-    memcpy(t->first, t->s.net->block_first, sizeof *t->first * BLOCKS);
-    t->first[BLOCKS] = t->s.net->layer_count;
+    assert_int_equal(f->s.net->block_count, BLOCKS);
+    memcpy(f->first, f->s.net->block_first, sizeof *f->first * BLOCKS);
+    f->first[BLOCKS] = f->s.net->layer_count;
     OK(rv_ranks_init(&t->ranks, BLOCKS, way->chunks, way->stages, &t->costs));
-    OK(rv_schedule_blocks(&t->delay, &t->ranks, &t->costs, UPDATES, way->slots, &t->schedule));
-    rv_pipeline_desc desc = pipe_desc(&t->s, way, t->first, &t->schedule);
-    desc.delay = &t->delay, desc.ranks = &t->ranks;
-    OK(rv_pipeline_create(&desc, &t->pipeline));
-    const rv_oracle_desc how = {.net = t->s.net,
-                                .device = &t->s.device,
-                                .encoder = &t->s.encoder,
-                                .loss = &t->s.loss,
-                                .train = &t->s.train,
-                                .total_steps = 100,
-                                .delay = &t->delay,
-                                .stages = BLOCKS,
-                                .first = t->first};
-    OK(rv_oracle_create(&how, &t->oracle));
-    OK(rv_optimizer_create(t->s.net, &t->s.train, 100, &t->a));
-    OK(rv_optimizer_create(t->s.net, &t->s.train, 100, &t->b));
-    t->want = small_memory(&t->s, t->s.net->n_all + 1, sizeof *t->want);
-    t->got = small_memory(&t->s, t->s.net->n_all + 1, sizeof *t->got);
+    OK(rv_schedule_blocks(&f->delay, &t->ranks, &t->costs, UPDATES, way->slots, &f->schedule));
+    flow_join(f, way, BLOCKS, &t->ranks);
 }
 
 static void trial_finish(trial *t) {
-    rv_optimizer_destroy(t->b);
-    rv_optimizer_destroy(t->a);
-    rv_oracle_destroy(t->oracle);
-    rv_pipeline_destroy(t->pipeline);
-    rv_schedule_finish(&t->schedule);
+    flow_finish(&t->flow);
     rv_ranks_finish(&t->ranks);
-    small_finish(&t->s);
-}
-
-static rv_batch batch_of(const trial *t, int update) {
-    rv_batch batch = t->s.batch;
-    batch.epoch = (uint32_t)update;
-    if (update % 7 == 6) batch.B = 3; /* ragged */
-    return batch;
-}
-
-/* Fed ahead; the pipeline rests, and evaluates, now and then. */
-static rv_status trial_run(trial *t, const char *what, int updates, int still) {
-    rv_status status = RV_OK;
-    int ahead = rv_pipeline_ahead(t->pipeline), fed = 0;
-    for (int u = 0; u < updates; u++) {
-        rv_step_result a, b, c;
-        rv_batch batch = batch_of(t, u);
-        int until = still ? (u / still + 1) * still : updates;
-        for (; fed < updates && fed < until && fed <= u + ahead; fed++) {
-            rv_batch next = batch_of(t, fed);
-            TRY(rv_pipeline_feed(t->pipeline, &next));
-        }
-        TRY(rv_pipeline_await(t->pipeline, &b));
-        if (!t->oracle) continue;
-        OK(rv_oracle_step(t->oracle, &batch, &a));
-        if (memcmp(&a.loss, &b.loss, sizeof a.loss) != 0 || a.correct != b.correct || a.B != b.B ||
-            a.rate != b.rate)
-            fail_msg("%s: update %d: loss %.17g is %.17g", what, u, a.loss, b.loss);
-        if (still && u % still == still - 1)
-            TRY(rv_pipeline_eval(t->pipeline, &batch, &c, NULL, NULL));
-    }
-out:
-    return status;
-}
-
-static void same_now(trial *t, const char *what) {
-    rv_oracle_read(t->oracle, t->want, t->a);
-    rv_pipeline_read(t->pipeline, t->got, t->b);
-    pipe_same(what, &t->s, t->want, t->got, t->s.net->n_all);
-    for (int k = 0; k < rv_optimizer_slots(t->a); k++)
-        pipe_same(rv_optimizer_slot_name(t->a, k), &t->s, rv_optimizer_slot(t->a, k),
-                  rv_optimizer_slot(t->b, k), t->s.net->n_trained);
-    assert_int_equal(rv_optimizer_step(t->a), rv_optimizer_step(t->b));
 }
 
 /* ---- bits -------------------------------------------------------------------------------- */
 
 /* Every pass read the version its number names, and what it holds is counted. */
-static void accounts_check(trial *t, int chunks, const char *what) {
+static void accounts_check(const flow *t, int chunks, const char *what) {
     for (int s = 0; s < BLOCKS; s++) {
         const rv_account *got = &rv_pipeline_stage(t->pipeline, s)->account;
         int D = (2 * (chunks - 1) + 2 * (BLOCKS - 1 - s)) / chunks;
@@ -198,9 +127,8 @@ static void workers_have_the_bits_of_the_oracle(void **state) {
                                   .transport = k % 3 ? &slow : NULL};
             snprintf(what, sizeof what, "%d workers, %d chunks", workers, chunks);
             trial_open(&t, &way, k, corrections[k % 5]);
-            OK(trial_run(&t, what, UPDATES, k % 2 ? 0 : 11));
-            same_now(&t, what);
-            accounts_check(&t, chunks, what);
+            flow_run(&t.flow, what, UPDATES, k % 2 ? 0 : 11);
+            accounts_check(&t.flow, chunks, what);
             trial_finish(&t);
         }
 }
@@ -211,12 +139,12 @@ static void workers_allocate_nothing(void **state) {
     const pipe_way way = {.stages = 3, .micros = 1, .chunks = 2, .timeout = 20};
     trial t = {0};
     trial_open(&t, &way, 0, NULL);
-    rv_oracle_destroy(t.oracle);
-    t.oracle = NULL;
+    rv_oracle_destroy(t.flow.oracle);
+    t.flow.oracle = NULL;
     caller = pthread_self();
-    OK(trial_run(&t, "before", 14, 0));
+    OK(flow_feed(&t.flow, "before", 14, 0));
     atomic_store(&counting, true);
-    OK(trial_run(&t, "after", UPDATES, 0));
+    OK(flow_feed(&t.flow, "after", UPDATES, 0));
     atomic_store(&counting, false);
     assert_int_equal(atomic_load(&allocations), 0);
     trial_finish(&t);
@@ -234,7 +162,7 @@ static void link_that_fails_ends_all_workers(void **state) {
             .stages = workers, .micros = 1, .chunks = 2, .timeout = 20, .transport = &slow};
         trial t = {0};
         trial_open(&t, &way, 0, NULL);
-        assert_int_not_equal(trial_run(&t, "fails", UPDATES, 0), RV_OK);
+        assert_int_not_equal(flow_feed(&t.flow, "fails", UPDATES, 0), RV_OK);
         assert_non_null(strstr(rv_error_get()->message, "stage "));
         trial_finish(&t);
     }
@@ -271,7 +199,7 @@ static void lost_message_is_told_by_who_waits_for_it(void **state) {
                               .user = &h};
         trial t = {0};
         trial_open(&t, &way, 0, NULL);
-        assert_int_equal(trial_run(&t, "lost", UPDATES, 0), RV_PEER);
+        assert_int_equal(flow_feed(&t.flow, "lost", UPDATES, 0), RV_PEER);
         if (!strstr(rv_error_get()->message, "pipeline.peer_timeout") ||
             !strstr(h.text, cases[k].text))
             fail_msg("%s\n%s", rv_error_get()->message, h.text);
@@ -330,11 +258,12 @@ static void lists_keep_workers_busy_and_dependencies(void **state) {
             for (int slots = 0; slots <= 2; slots++) {
                 trial t = {0};
                 rv_schedule again = {0};
-                delay_of(&t, NULL);
+                const rv_delay_desc delay = delay_of(NULL);
                 costs_of(&t, workers % 2 ? workers : 0);
                 OK(rv_ranks_init(&t.ranks, BLOCKS, chunks, workers, &t.costs));
-                OK(rv_schedule_blocks(&t.delay, &t.ranks, &t.costs, UPDATES, slots, &t.schedule));
-                const rv_schedule *it = &t.schedule;
+                OK(rv_schedule_blocks(&delay, &t.ranks, &t.costs, UPDATES, slots,
+                                      &t.flow.schedule));
+                const rv_schedule *it = &t.flow.schedule;
                 for (int p = 0; p < rv_schedule_count(it); p += 1 + p % 3) {
                     double time = it->forecast.start[p];
                     int all = 0;
@@ -351,7 +280,7 @@ static void lists_keep_workers_busy_and_dependencies(void **state) {
                 if (workers <= 2 && slots == 0)
                     assert_true(made < 15 * t.ranks.period * (workers == 1 ? 1 + 1e-9 : 1.03));
                 assert_true(made > 15 * t.ranks.period * 0.9);
-                OK(rv_schedule_blocks(&t.delay, &t.ranks, &t.costs, UPDATES, slots, &again));
+                OK(rv_schedule_blocks(&delay, &t.ranks, &t.costs, UPDATES, slots, &again));
                 double *end = calloc((size_t)rv_schedule_count(&again), sizeof *end);
                 assert_non_null(end);
                 memcpy(end, again.forecast.end, sizeof *end * (size_t)rv_schedule_count(&again));
@@ -360,7 +289,7 @@ static void lists_keep_workers_busy_and_dependencies(void **state) {
                     assert_true(again.forecast.end[p] <= end[p] + 1e-9);
                 free(end);
                 rv_schedule_finish(&again);
-                rv_schedule_finish(&t.schedule);
+                rv_schedule_finish(&t.flow.schedule);
                 rv_ranks_finish(&t.ranks);
             }
 }
