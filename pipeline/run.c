@@ -314,11 +314,17 @@ out:
     return status;
 }
 
-/* A job a bench at most, and few of a stage's benches are with the writer at once. */
+/* Room for all that stages can ask for at once, and for a job that has told its end but has not
+ * left: a stage that gives one never waits. */
 static rv_status writer_open(rv_pipeline *p) {
     const rv_range whole = rv_net_range(p->desc.net, 0, p->desc.net->layer_count);
+    int room = 1, count;
     if (!rv_tape_has(&whole, p->desc.train->tape, RV_TAPE_SPILL)) return RV_OK;
-    return rv_writer_create(8 * p->stages, &p->writer);
+    for (int s = 0; s < p->stages; s++) {
+        const rv_work *list = rv_schedule_list(p->desc.schedule, s, &count);
+        room += rv_tapes_jobs(list, count);
+    }
+    return rv_writer_create(room, &p->writer);
 }
 
 /* Weights as the plain trainer would start with. */

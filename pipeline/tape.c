@@ -85,6 +85,10 @@ static int benches_most(const rv_work *list, int count, int spare) {
     return most + spare;
 }
 
+int rv_tapes_jobs(const rv_work *list, int count) {
+    return benches_most(list, count, 1 + AHEAD); /* a bench has one job at a time */
+}
+
 static size_t spilled_of(const rv_tapes_desc *desc, const size_t words[RV_TAPE_PARTS]) {
     return 4 * words[RV_PART_SPILLED] +
            (desc->how.half ? 2u : 4u) * words[RV_PART_SPILLED_MEMBRANES];
@@ -301,7 +305,8 @@ static void move_done(void *self) {
     if (wake.ring) wake.ring(wake.self);
 }
 
-/* Ops may still read or write what the writer will. */
+/* Ops may still read or write what the writer will. There is room for the job, so submit does not
+ * wait. */
 static rv_status move_begin(rv_tapes *it, bench *b, bool back) {
     rv_status status = RV_OK;
     const rv_writer_job job = {move, move_done, b};
@@ -320,7 +325,8 @@ out:
     return status;
 }
 
-/* The writer tells why once it has put the failed job away. */
+/* The writer tells why once it has put the failed job away. A stage blocks here, but only after a
+ * failure, and not for long: jobs are dropped from then on. */
 static rv_status failure(const rv_tapes *it) {
     rv_status status = rv_writer_wait(it->desc.writer);
     return status ? status : rv_fail(RV_INTERNAL, "a tape was not moved");

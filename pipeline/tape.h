@@ -31,7 +31,7 @@ typedef struct rv_tapes_desc {
     const rv_work *list; /* of the stage, [count]; borrowed */
     int count;
     /* Where layers are spilled: */
-    rv_writer *writer; /* borrowed */
+    rv_writer *writer; /* borrowed; has room for rv_tapes_jobs, and one more */
     rv_wake wake;      /* rung when a bench is there; ring NULL: who lacks one waits for it */
     int stage;         /* names the file */
 } rv_tapes_desc;
@@ -77,6 +77,8 @@ typedef struct rv_tapes_sizes {
     int spare;
 } rv_tapes_sizes;
 rv_tapes_sizes rv_tapes_sizes_of(const rv_tapes_desc *desc);
+/* What the writer has for the tapes of a stage at a time, at most, where any are spilled. */
+int rv_tapes_jobs(const rv_work *list, int count);
 /* Of all of it; list: [count] of the stage, count 0: as few benches as can be. */
 size_t rv_tapes_bytes(const rv_tapes_sizes *sizes, int records, const rv_work *list, int count);
 
