@@ -13,6 +13,7 @@ struct rv_engine {
     float *block, *gradient; /* copies; NULL where the trainer's own serve */
     float *versions;         /* of all stages in turn; NULL: one version each */
     size_t version_floats;
+    bool keeps; /* stages copy what they have after an update that was not pulled yet */
     rv_optimizer *optimizer;
     int rows; /* of a micro-batch */
     size_t n_all, n_trained;
@@ -185,14 +186,31 @@ rv_optimizer *rv_engine_optimizer(rv_engine *engine) {
     return engine->serial ? rv_serial_optimizer(engine->serial) : engine->optimizer;
 }
 
-void rv_engine_pull(rv_engine *engine) {
-    if (engine->oracle) rv_oracle_read(engine->oracle, engine->block, engine->optimizer);
-    if (engine->pipeline) rv_pipeline_read(engine->pipeline, engine->block, engine->optimizer);
+/* Of a stage; while others may go on. */
+static void part_pull(void *self, int stage) {
+    rv_engine *engine = self;
     float *to = engine->versions;
-    for (int s = 0; to && s < rv_pipeline_stages(engine->pipeline); s++) {
-        rv_weights_give(weights_of(engine, s), to);
+    rv_pipeline_part(engine->pipeline, stage, engine->block, engine->optimizer);
+    for (int s = 0; to && s < stage; s++)
         to += rv_weights_floats(weights_of(engine, s));
-    }
+    if (to) rv_weights_give(weights_of(engine, stage), to);
+}
+
+void rv_engine_keep(rv_engine *engine) {
+    if (rv_engine_ahead(engine) == 0) return;
+    rv_pipeline_keep(engine->pipeline, part_pull, engine);
+    engine->keeps = true;
+}
+
+/* What stages have copied serves once: an epoch's end may change the optimiser after it. */
+void rv_engine_pull(rv_engine *engine) {
+    bool kept = engine->keeps && rv_pipeline_kept(engine->pipeline);
+    engine->keeps = engine->keeps && !kept;
+    if (engine->oracle) rv_oracle_read(engine->oracle, engine->block, engine->optimizer);
+    if (!engine->pipeline || kept) return;
+    rv_pipeline_rest(engine->pipeline);
+    for (int s = 0; s < rv_pipeline_stages(engine->pipeline); s++)
+        part_pull(engine, s);
 }
 
 float *rv_engine_versions(rv_engine *engine, size_t *count) {

@@ -46,6 +46,10 @@ void rv_engine_epoch(rv_engine *engine, double validation_loss); /* as rv_optimi
 float *rv_engine_block(rv_engine *engine);
 rv_optimizer *rv_engine_optimizer(rv_engine *engine);
 void rv_engine_pull(rv_engine *engine);
+/* Before a batch is fed: what rv_engine_pull gives right after that update was awaited is copied by
+ * the stages as they make it, so that they need not rest for it. One at a time; without delay,
+ * where updates end one after the other, it does nothing. */
+void rv_engine_keep(rv_engine *engine);
 RV_CHECKED rv_status rv_engine_push(rv_engine *engine);
 /* What delayed stages keep beside the newest weights, valid after rv_engine_pull; NULL: nothing.
  * To go on from them: rv_engine_push (which makes every version the newest), then this. */

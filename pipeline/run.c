@@ -510,22 +510,25 @@ void rv_pipeline_observe(rv_pipeline *p, const rv_observer *observer) {
 }
 
 /* Ranges do not overlap, so the order of stages does not matter. Step and plateau move alike in all
- * of them: any stage can tell. */
+ * of them: the first tells. */
+void rv_pipeline_part(rv_pipeline *p, int s, float *block, rv_optimizer *optimizer) {
+    rv_stage *stage = p->workers[s].stage;
+    rv_optimizer *own = stage->weights.optimizer;
+    if (block)
+        rv_range_give(&stage->range, rv_version_block(rv_weights_newest(&stage->weights)), block,
+                      false);
+    for (int k = 0; optimizer && k < rv_optimizer_slots(optimizer); k++)
+        rv_range_give(&stage->range, rv_optimizer_slot(own, k), rv_optimizer_slot(optimizer, k),
+                      true);
+    if (!optimizer || s > 0) return;
+    rv_optimizer_step_set(optimizer, rv_optimizer_step(own));
+    *rv_optimizer_plateau(optimizer) = *rv_optimizer_plateau(own);
+}
+
 void rv_pipeline_read(rv_pipeline *p, float *block, rv_optimizer *optimizer) {
     rv_pipeline_rest(p);
-    for (int s = 0; s < p->stages; s++) {
-        rv_stage *stage = p->workers[s].stage;
-        if (block)
-            rv_range_give(&stage->range, rv_version_block(rv_weights_newest(&stage->weights)),
-                          block, false);
-        for (int k = 0; optimizer && k < rv_optimizer_slots(optimizer); k++)
-            rv_range_give(&stage->range, rv_optimizer_slot(stage->weights.optimizer, k),
-                          rv_optimizer_slot(optimizer, k), true);
-    }
-    if (!optimizer) return;
-    rv_optimizer *any = p->workers[0].stage->weights.optimizer;
-    rv_optimizer_step_set(optimizer, rv_optimizer_step(any));
-    *rv_optimizer_plateau(optimizer) = *rv_optimizer_plateau(any);
+    for (int s = 0; s < p->stages; s++)
+        rv_pipeline_part(p, s, block, optimizer);
 }
 
 /* What is derived from the weights has to be made anew, for the rows of a full micro-batch; a write

@@ -68,12 +68,20 @@ RV_CHECKED rv_status rv_pipeline_folder(rv_pipeline *pipeline, const char *folde
 RV_CHECKED rv_status rv_pipeline_feed(rv_pipeline *pipeline, const rv_batch *batch);
 RV_CHECKED rv_status rv_pipeline_await(rv_pipeline *pipeline, rv_step_result *out);
 void rv_pipeline_rest(rv_pipeline *pipeline);
+/* Before a batch is fed: `copy` is called for every stage when it has made the update of that
+ * batch, by the thread that made it, before that stage goes on. All calls have returned when the
+ * update was awaited. One update at a time. */
+typedef void rv_pipeline_copy(void *self, int stage);
+void rv_pipeline_keep(rv_pipeline *pipeline, rv_pipeline_copy *copy, void *self);
+bool rv_pipeline_kept(const rv_pipeline *pipeline);  /* it is the update awaited last */
 bool rv_pipeline_still(const rv_pipeline *pipeline); /* nothing is under way */
 int rv_pipeline_ahead(const rv_pipeline *pipeline);  /* 0: not delayed */
 void rv_pipeline_observe(rv_pipeline *pipeline, const rv_observer *observer);
 /* Between steps: weights [n_all], optimiser (either NULL: left alone) and the gradient of the
- * latest step [n_trained], of the whole network. */
+ * latest step [n_trained], of the whole network; part: what a stage has of the first two, where
+ * nobody steps it. */
 void rv_pipeline_read(rv_pipeline *pipeline, float *block, rv_optimizer *optimizer);
+void rv_pipeline_part(rv_pipeline *pipeline, int stage, float *block, rv_optimizer *optimizer);
 RV_CHECKED rv_status rv_pipeline_write(rv_pipeline *pipeline, const float *block,
                                        rv_optimizer *optimizer);
 void rv_pipeline_gradient(rv_pipeline *pipeline, float *gradient);

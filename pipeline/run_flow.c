@@ -31,10 +31,16 @@ bool rv_pipeline_still(const rv_pipeline *p) {
 
 /* ---- workers ---------------------------------------------------------------------------- */
 
+/* What is copied is there before the caller learns of the update. */
 void rv_run_flow_made(rv_worker *w) {
     rv_pipeline *p = w->pipeline;
+    int64_t made = w->stage->weights.made;
     pthread_mutex_lock(&p->lock);
-    w->made = w->stage->weights.made;
+    bool kept = made == p->kept;
+    pthread_mutex_unlock(&p->lock);
+    if (kept) p->copy(p->copy_self, w->stage->desc.index);
+    pthread_mutex_lock(&p->lock);
+    w->made = made;
     if (!w->stage->sound) rv_flag_set(&w->sound, false);
     pthread_cond_signal(&p->done);
     pthread_mutex_unlock(&p->lock);
@@ -133,6 +139,19 @@ rv_status rv_pipeline_await(rv_pipeline *p, rv_step_result *out) {
 out:
     if (status) rv_pipeline_rest(p); /* after an error every stage has stopped */
     return status;
+}
+
+void rv_pipeline_keep(rv_pipeline *p, rv_pipeline_copy *copy, void *self) {
+    pthread_mutex_lock(&p->lock);
+    p->kept = rv_flow_fed(p->flow) + 1;
+    p->copy = copy;
+    p->copy_self = self;
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Only this thread writes it, so it needs no lock to read. */
+bool rv_pipeline_kept(const rv_pipeline *p) {
+    return p->flow && p->kept > 0 && p->kept == p->awaited;
 }
 
 /* All that was fed is done, and the workers rest. */

@@ -68,6 +68,9 @@ struct rv_pipeline {
     bool flowing;    /* a round has begun that ends when the caller wants rest */
     int64_t begun;   /* updates before it */
     bool resting;    /* under `lock`: workers with nothing to do leave the round */
+    int64_t kept;    /* under `lock`: when so many updates are made, `copy` is called; 0: never */
+    rv_pipeline_copy *copy;
+    void *copy_self;
 };
 
 /* Called by links from any thread. */

@@ -24,7 +24,7 @@ bool rv_run_turn(rv_pipeline *p, int *ended) {
             return false;
         }
         *ended += turn == RV_TURN_END;
-        w->made = w->stage->weights.made;
+        if (p->flow && w->made != w->stage->weights.made) rv_run_flow_made(w);
     }
     return turn == RV_TURN_DONE;
 }

@@ -44,11 +44,17 @@ static rv_status save(rv_training *training, int keep) {
     return rv_saver_save(training->saver, &training->progress, keep);
 }
 
-/* checkpoint.every in updates or in seconds; every epoch ends with a save anyway. */
+/* A save that was decided on waits for its update. */
+static bool save_is_near(const rv_training *training) {
+    return training->keep > training->progress.step;
+}
+
+/* After the update that is fed next. checkpoint.every in updates or in seconds; every epoch ends
+ * with a save anyway. */
 static bool save_is_due(const rv_training *training) {
     const rv_config *config = training->setup.config;
-    return (config->checkpoint_steps && training->progress.step % config->checkpoint_steps == 0) ||
-           (config->checkpoint_seconds > 0 &&
+    return (config->checkpoint_steps && (training->fed + 1) % config->checkpoint_steps == 0) ||
+           (config->checkpoint_seconds > 0 && !save_is_near(training) &&
             rv_host_seconds() - training->saved >= config->checkpoint_seconds);
 }
 
@@ -180,18 +186,23 @@ static int samples_of(const rv_training *training) {
 }
 
 /* The batches of coming updates to the engine: as many ahead of the next one as it wants, none
- * beyond the epoch or the next save that is counted in updates. After an error nothing is under
- * way. */
+ * beyond the epoch. What is saved the engine keeps as its stages come by, one update at a time:
+ * that of another such one waits. After an error nothing is under way. */
 static rv_status feed(rv_training *training) {
     rv_status status = RV_OK;
     const rv_progress *at = &training->progress;
-    int64_t every = training->setup.config->checkpoint_steps, end = training->steps;
+    int64_t end = training->steps;
     rv_engine *engine = training->setup.engine;
     const rv_batch *batch = NULL;
     end = least(end, at->step - at->batch_in_epoch + training->steps_per_epoch);
     end = least(end, at->step + 1 + rv_engine_ahead(engine));
-    if (every) end = least(end, (at->step / every + 1) * every);
     while (training->fed < end && !training->resting) {
+        bool due = save_is_due(training);
+        if (due && save_is_near(training)) break;
+        if (due) {
+            rv_engine_keep(engine);
+            training->keep = training->fed + 1;
+        }
         TRY(rv_loader_next(training->share[RV_SPLIT_TRAIN].loader, &batch));
         TRY(rv_engine_feed(engine, batch));
         training->fed++;
@@ -254,6 +265,16 @@ static void watch_end(rv_training *training) {
     training->watching = false;
 }
 
+/* Neither the pace nor the memory of steps sees it. */
+static rv_status save_between(rv_training *training) {
+    watch_end(training);
+    rv_pace_pause(&training->pace);
+    training->progress.metrics = rv_run_metrics(training->run);
+    rv_status status = save(training, RV_KEEP_LAST);
+    rv_pace_resume(&training->pace);
+    return status;
+}
+
 /* The steps of one epoch, or what is left of it, or fewer when max_steps or a stop ends them. The
  * order of samples depends on seed and epoch alone. */
 static rv_status epoch_run(rv_training *training) {
@@ -270,19 +291,13 @@ static rv_status epoch_run(rv_training *training) {
     while (at->step < training->steps && at->batch_in_epoch < training->steps_per_epoch) {
         TRY(watch(training));
         TRY(step(training));
-        /* What is under way is part of what is saved: it is waited for. */
-        training->resting |= must_stop(training) || save_is_due(training);
+        if (training->keep == at->step) TRY(save_between(training));
+        /* What is under way is part of what a stop saves: it is waited for. */
+        training->resting |= must_stop(training);
         if (training->fed > at->step) continue;
         training->resting = false;
         rv_engine_rest(training->setup.engine);
         if (must_stop(training)) TRY(stop_here(training));
-        if (save_is_due(training)) { /* neither the pace nor the memory of steps sees it */
-            watch_end(training);
-            rv_pace_pause(&training->pace);
-            at->metrics = rv_run_metrics(training->run);
-            TRY(save(training, RV_KEEP_LAST));
-            rv_pace_resume(&training->pace);
-        }
     }
 out:
     watch_end(training);

@@ -38,6 +38,7 @@ typedef struct rv_training {
     int64_t steps, steps_per_epoch; /* in the whole run, in an epoch */
     int64_t fed;                    /* updates whose batch the engine has */
     bool resting;                   /* no more are fed until none is under way */
+    int64_t keep;                   /* the update after which is saved, the newest such one */
     double begun, saved;            /* when the call began, when a save was last due */
     double step_seconds;            /* of the newest step; of a delayed one rather too much */
     rv_pace pace;

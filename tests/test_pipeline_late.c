@@ -149,6 +149,70 @@ static void stopped_runs_go_on_with_the_same_bits(void **state) {
     }
 }
 
+/* What was saved while later updates were under way: the one before the last, which a run that
+ * ends with its second epoch leaves in previous.h5. */
+static void checkpoints_beside_updates_are_gone_on_from(void **state) {
+    (void)state;
+    if (!rv_h5_available()) skip();
+    for (int k = 0; k < LATE_MODES; k++) {
+        char what[128], run[32], every[32], from[256], to[256];
+        late_state it;
+        late_recipe("amid.yaml", &late_modes[k], k % 2 ? ", async_until: 13" : "");
+        snprintf(what, sizeof what, "%s %s", late_modes[k].schedule, late_modes[k].corrections);
+        late_open(&it, "amid.yaml", NULL, 0);
+        late_train(&it);
+        const int each = (int)(it.updates / LATE_EPOCHS);
+        for (int step = each + 1 + k % 2; step < 2 * each; step += each / 2) {
+            snprintf(run, sizeof run, "amid%d-%d", k, step);
+            snprintf(every, sizeof every, "checkpoint.every=%d", step);
+            if (RUN("train", "amid.yaml", "-q", "-o", run, "--set", every, "--set",
+                    "train.epochs=2") != 0)
+                fail_msg("%s, %s: %s", what, every, err_text);
+            snprintf(from, sizeof from, "%s/previous.h5", in_folder(run));
+            snprintf(to, sizeof to, "%s/last.h5", in_folder(run));
+            assert_int_equal(rename(from, to), 0);
+            if (RUN("train", "amid.yaml", "--resume", run) != 0)
+                fail_msg("%s, %s: %s", what, every, err_text);
+            snprintf(every, sizeof every, "after step %d", step);
+            assert_contains(err_text, every);
+            late_same(&it, what, run);
+        }
+        late_finish(&it);
+    }
+}
+
+/* Rounds of the stages that a trace shows: they last until the stages rest. */
+static int rounds_of(const char *trace) {
+    json_t *root = json_load_file(in_folder(trace), 0, NULL);
+    json_int_t last = 0;
+    int rounds = 0;
+    for (size_t i = 0; i < json_array_size(root); i++) {
+        const json_t *event = json_array_get(root, i), *cat = json_object_get(event, "cat");
+        if (!cat || strcmp(json_string_value(cat), "step") != 0) continue;
+        json_t *round = json_object_get(json_object_get(event, "args"), "round");
+        rounds += json_integer_value(round) != last;
+        last = json_integer_value(round);
+    }
+    json_decref(root);
+    return rounds;
+}
+
+/* Every stage copies its part when it makes the update that is saved, and goes on. */
+static void stages_do_not_rest_for_a_checkpoint(void **state) {
+    (void)state;
+    static const char *const every[] = {"checkpoint.every=1epoch", "checkpoint.every=9",
+                                        "checkpoint.every=1s"};
+    if (!rv_h5_available()) skip();
+    for (int k = 0; k < 3; k++) {
+        late_recipe("amid.yaml", &late_modes[0], "");
+        assert_int_equal(RUN("train", "amid.yaml", "-q", "-o", every[k] + 17, "--set", every[k],
+                             "--set", "data.samples=1200", "--set", "train.epochs=1", "--trace",
+                             "amid.json"),
+                         0);
+        assert_int_equal(rounds_of("amid.json"), 1);
+    }
+}
+
 /* Versions belong to a mode, its corrections and its stages; the newest weights to any schedule. */
 static void runs_go_on_with_their_own_delay_alone(void **state) {
     (void)state;
@@ -345,6 +409,8 @@ int main(void) {
         cmocka_unit_test(trace_of_a_long_round_is_whole),
         cmocka_unit_test(signals_leave_whole_updates),
         cmocka_unit_test(stopped_runs_go_on_with_the_same_bits),
+        cmocka_unit_test(checkpoints_beside_updates_are_gone_on_from),
+        cmocka_unit_test(stages_do_not_rest_for_a_checkpoint),
         cmocka_unit_test(runs_go_on_with_their_own_delay_alone),
         cmocka_unit_test(synchronous_runs_go_on_scaled),
         cmocka_unit_test(memory_of_versions_is_foretold),
