@@ -10,14 +10,12 @@
 #define PACKED_CONV 3.0
 enum { LEAST = 64, TILE = 32 }; /* units of a product that is worth packing; of a tile */
 
-/* Of the layer's adjoint: the first map of a network has none. */
-static double tensor_packed(const rv_net *net, const rv_tensor *tensor, rv_isa isa) {
+/* Only products of B have a form for linear weights. */
+static double tensor_packed(const rv_tensor *tensor, rv_isa isa) {
     const double weights = (double)rv_tensor_elements(tensor);
-    const bool first = tensor->layer < (net->block_count > 1 ? net->block_first[1] : 1);
     if (tensor->rank > 2) return sizeof(float) * PACKED_CONV * weights;
-    if (isa != RV_ISA_AMX || tensor->layout != RV_LAYOUT_LINEAR) return 0;
+    if (isa != RV_ISA_AMX || tensor->layout != RV_LAYOUT_LINEAR || !tensor->back) return 0;
     if (tensor->dim[0] < LEAST || tensor->dim[1] < LEAST) return 0;
-    if (first && tensor->dim[0] != tensor->dim[1]) return 0; /* recurrent weights are square */
     return sizeof(float) * PACKED_LINEAR * rv_round_up(tensor->dim[0], TILE) *
            (double)rv_round_up(tensor->dim[1], TILE);
 }
@@ -27,7 +25,7 @@ double rv_bytes_packed(const rv_range *range, rv_isa isa) {
     for (int i = 0; i < range->net->tensor_count; i++) {
         const rv_tensor *tensor = &range->net->tensors[i];
         if (tensor->layer >= range->first && tensor->layer < range->last)
-            bytes += tensor_packed(range->net, tensor, isa);
+            bytes += tensor_packed(tensor, isa);
     }
     return bytes;
 }

@@ -19,7 +19,8 @@ extern "C" {
 /* Scratch grows with the spikes there are: so many times what was measured is taken. */
 #define RV_BYTES_SCRATCH 1.25
 
-/* Forms of one version's weights that only products read; a bound where layers are small. */
+/* Forms of one version's weights that only products read, of linear ones only those of backward
+ * passes (rv_tensor.back); a bound where layers are small. */
 double rv_bytes_packed(const rv_range *range, rv_isa isa);
 /* What a stage of the range trains: weights, packed too, gradient, optimiser; with a rule the
  * packed forms of the versions beside the newest, whose weights are rv_weights_bytes. */

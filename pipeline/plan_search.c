@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "pipeline/bytes.h"
 #include "pipeline/mix.h"
 #include "pipeline/plan_search.h"
 

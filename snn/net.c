@@ -231,6 +231,14 @@ bool rv_layer_back(const rv_net *net, const rv_layer *layer) {
     return wanted;
 }
 
+/* A recurrent weight is read as it lies, inside the neuron's time loop. */
+static void find_back(rv_net *net) {
+    for (int l = 0; l < net->layer_count; l++) {
+        const rv_layer *layer = &net->layers[l];
+        if (layer->kind->map) net->tensors[layer->tensor[0]].back = rv_layer_back(net, layer);
+    }
+}
+
 /* The slots every layer has, from what check found out. */
 static void common_slots(rv_layer *layer) {
     size_t row = layer->spikes ? (size_t)rv_words(layer->n) : (size_t)layer->ld;
@@ -331,6 +339,7 @@ rv_status rv_net_create(const rv_net_desc *desc, rv_net **out) {
     choose_in_place(net);
     TRY(rv_net_lay_out(net));
     find_live(net);
+    find_back(net);
     place_edges(net);
     place_statistics(net);
     TRY(find_blocks(net));

@@ -31,9 +31,9 @@ typedef struct rv_tensor {
     size_t offset, count; /* floats in the block, padding included; offset a multiple of 16 */
     int rank, dim[4];     /* file shape, PyTorch's axes */
     rv_layout layout;
-    int ld;               /* LINEAR: distance of rows */
-    rv_limit limit;       /* applied in U */
-    bool trained, buffer; /* trained: in [0, n_trained); buffer: running statistics */
+    int ld;                     /* LINEAR: distance of rows */
+    rv_limit limit;             /* applied in U */
+    bool trained, buffer, back; /* in [0, n_trained); running statistics; B of a map reads it */
 } rv_tensor;
 
 typedef struct rv_layer rv_layer; /* snn/layer.h */

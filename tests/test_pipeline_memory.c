@@ -1,6 +1,6 @@
 /*
  * Plans within pipeline.memory, with costs from a profile: what fits is taken, and tapes go to the
- * disk where its pace allows it.
+ * disk where its pace allows it. Bytes of the forms of weights.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "data/data.h"
+#include "pipeline/bytes.h"
 #include "pipeline/plan.h"
 #include "tests/pipes.h"
 #include "tests/spawn.h"
@@ -121,8 +122,31 @@ static void memory_limit_takes_a_plan_that_fits(void **state) {
     small_finish(&s);
 }
 
+/* Of a chain 128-128-128-64: no backward pass reads the first map, square as it is; a recurrent
+ * weight has no form beside the one it lies in. */
+static void forms_are_counted_that_backward_reads(void **state) {
+    (void)state;
+    enum { WIDE = 128, OUT = 64 };
+    const double second = 1.5 * sizeof(float) * WIDE * WIDE, last = second * OUT / WIDE;
+    small s = {.net_desc = {.input = {1, {WIDE}}}};
+    small_linear(&s, "fc1", WIDE, true);
+    small_neuron(&s, "lif1", "lif", 0.9)->recurrent = true;
+    small_linear(&s, "fc2", WIDE, true);
+    small_neuron(&s, "lif2", "lif", 0.9);
+    small_linear(&s, "fc3", OUT, true);
+    small_neuron(&s, "lif3", "lif", 0.9);
+    small_batch(&s, 2, 0, OUT, 3);
+    small_open(&s, "constant", 4, 1, 1, 1);
+    const rv_range all = rv_net_range(s.net, 0, 6), front = rv_net_range(s.net, 0, 2);
+    assert_true(rv_bytes_packed(&all, RV_ISA_AMX) == second + last);
+    assert_true(rv_bytes_packed(&front, RV_ISA_AMX) == 0);
+    assert_true(rv_bytes_packed(&all, RV_ISA_AVX512) == 0);
+    small_finish(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forms_are_counted_that_backward_reads),
         cmocka_unit_test(memory_limit_takes_a_plan_that_fits),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
