@@ -227,7 +227,7 @@ test-emu: emu $(EMU_BIN)
 test-long soak: all $(TEST_BIN)
 	$(QUIET)RV_TEST_SCALE=$@ RV_TEST_SECONDS=7200 scripts/run_tests $(OUT) $(TEST_BIN)
 	$(QUIET)$(MAKE) --no-print-directory FAULTS=1 OUT=$(OUT)-faults $@-faults
-	$(if $(filter soak,$@),$(QUIET)scripts/delay_study deep)
+	$(if $(filter soak,$@),$(QUIET)scripts/delay_study deep && scripts/delay_study fashion --speed)
 test-long-faults soak-faults: all $(filter %_faults,$(TEST_BIN))
 	$(QUIET)RV_TEST_SCALE=$(@:-faults=) RV_TEST_SECONDS=7200 scripts/run_tests $(OUT) \
 	    $(filter %_faults,$(TEST_BIN))
