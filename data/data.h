@@ -143,7 +143,6 @@ typedef struct rv_loader rv_loader;
 RV_CHECKED rv_status rv_loader_create(const rv_source *source, int batch, uint64_t seed,
                                       bool shuffle, rv_loader **out);
 void rv_loader_destroy(rv_loader *loader);
-enum { RV_LOADER_SLOTS = 3 }; /* batches it holds, each made when it is first filled */
 RV_CHECKED rv_status rv_loader_start(rv_loader *loader, uint32_t epoch, int64_t first_batch);
 RV_CHECKED rv_status rv_loader_next(rv_loader *loader, const rv_batch **out);
 /* Let batches of later epochs be changed as data.augment says, with `config` kept; for the training

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { SLOTS = RV_LOADER_SLOTS };
+enum { SLOTS = 3 };
 
 typedef struct slot { /* memory for one batch, of `room` samples */
     int room;

@@ -101,6 +101,7 @@ RV_CHECKED rv_status rv_setup_net(rv_setup *setup, const rv_source *source);
  * give it these weights. total_steps: horizon of the rate schedule. */
 RV_CHECKED rv_status rv_setup_serial(rv_setup *setup, rv_share *first, const float *block,
                                      int64_t total_steps);
+enum { RV_FORM_SAMPLES = 128 }; /* whose rates fix the forms (README, "Same bits") */
 /* Its two halves: the starting weights, under which forms are chosen (rv_version_destroy), and the
  * plain trainer with the network's own. */
 RV_CHECKED rv_status rv_setup_forms(rv_setup *setup, rv_share *first, const float *block,

@@ -14,17 +14,16 @@
 #define USABLE 0.9 /* of what there is: the rest is for what others take meanwhile */
 #define AHEAD 1    /* of two tapes that are read before B needs them, as measured */
 
-/* Batches in the making: three of a share, and the first ones for the choice of forms. */
-static double batches_bytes(const rv_training *training) {
-    double bytes = 0;
-    for (int split = 0; split < RV_SPLITS; split++) {
-        const rv_source *source = &training->share[split].source;
-        int units = rv_shape_units(source->shape), steps = source->steps ? source->steps : 1;
-        double width = source->spikes ? rv_words(units) : rv_round_up(units, RV_LANES);
-        if (source->count > 0)
-            bytes += 4 * width * steps * 4.0 * training->setup.config->train.batch;
-    }
-    return bytes;
+/* Of the first batch, by which forms are chosen and costs are measured. Those that the loader fills
+ * are resident by now. */
+static double first_bytes(const rv_training *training) {
+    const rv_config *config = training->setup.config;
+    const rv_source *source = &training->share[RV_SPLIT_TRAIN].source;
+    const int units = rv_shape_units(source->shape), M = config->train.micro_batches;
+    const double width = source->spikes ? rv_words(units) : rv_round_up(units, RV_LANES);
+    const double rows =
+        fmax((config->train.batch + M - 1) / M, fmin(config->train.batch, RV_FORM_SAMPLES));
+    return sizeof(float) * width * fmax(1, source->steps) * fmin(rows, (double)source->count);
 }
 
 /* Chunks between F and W, over all stages: as many of each as 1f1b or zb hold, or all. */
@@ -142,26 +141,41 @@ out:
     return status;
 }
 
-rv_status rv_training_memory(const rv_training *training) {
+rv_status rv_training_memory(rv_training *training) {
     rv_status status = RV_OK;
     const rv_setup *setup = &training->setup;
-    double measuring, running;
-    TRY(phases_bytes(setup, &measuring, &running));
-    double need = rv_host_resident() + batches_bytes(training) + fmax(measuring, running) +
-                  RV_BYTES_LIBRARIES;
+    rv_need *need = &training->need;
+    double running;
+    need->taken = rv_host_resident() + first_bytes(training) + RV_BYTES_LIBRARIES;
+    TRY(phases_bytes(setup, &need->measuring, &running));
+    need->most = need->taken + fmax(need->measuring, running);
     /* The plan will see to it. */
     if (setup->config->tape_auto && setup->config->pipeline_memory > 0)
-        need = fmin(need, setup->config->pipeline_memory);
-    double there = rv_host_memory("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup");
-    if (need > USABLE * there)
+        need->most = fmin(need->most, setup->config->pipeline_memory);
+    need->there = rv_host_memory("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup");
+    if (need->most > USABLE * need->there)
         FAIL(RV_RESOURCE,
              "about %.0f MB of memory needed, %.0f MB there: a smaller train.batch, more "
              "train.micro_batches or fewer units need less",
-             need / 1e6, there / 1e6);
-    rv_training_say(training, "memory: about %.0f MB needed, %.0f MB there", need / 1e6,
-                    there / 1e6);
+             need->most / 1e6, need->there / 1e6);
 out:
     return status;
+}
+
+void rv_training_memory_say(const rv_training *training) {
+    const rv_setup *setup = &training->setup;
+    const rv_config *config = setup->config;
+    const rv_need *need = &training->need;
+    const double planned = setup->plan ? setup->plan->bytes : 0;
+    double most = need->most;
+    if (planned > 0) {
+        most = need->taken +
+               fmax(need->measuring,
+                    planned + rv_bytes_health(setup->net, &config->train, config->health_policy));
+        if (config->pipeline_memory > 0) most = fmin(most, config->pipeline_memory);
+    }
+    rv_training_say(training, "memory: about %.0f MB needed, %.0f MB there", most / 1e6,
+                    need->there / 1e6);
 }
 
 rv_status rv_training_limit(const rv_training *training) {

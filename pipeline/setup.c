@@ -8,8 +8,6 @@
 
 #include "pipeline/internal.h"
 
-enum { FORM_SAMPLES = 128 }; /* samples whose rates fix the forms (README, "Same bits") */
-
 /* A key that the recipe leaves out has the place of the map around it, at worst the file alone. */
 rv_where rv_config_place(const rv_config *config, const char *section, const char *key) {
     rv_where where = {config->path, 0, 0};
@@ -102,7 +100,7 @@ rv_status rv_setup_forms(rv_setup *setup, rv_share *first, const float *block, r
     rv_version *start = NULL;
     const rv_batch *batch = NULL;
     int parts = config->train.micro_batches, rows = (config->train.batch + parts - 1) / parts;
-    int count = config->train.batch < FORM_SAMPLES ? config->train.batch : FORM_SAMPLES;
+    int count = config->train.batch < RV_FORM_SAMPLES ? config->train.batch : RV_FORM_SAMPLES;
     if (first->source.count < count) count = (int)first->source.count;
 
     TRY(rv_version_create(setup->net, &setup->device, &start));

@@ -58,14 +58,11 @@ out:
     return status;
 }
 
-/* The limit is for the whole process: data and network have taken their part already, libraries and
- * heap will take theirs, and the loader will fill its slots. *left: what stages and saving may
- * have. */
-static rv_status memory_left(const rv_setup *setup, const rv_batch *batch, double *left) {
+/* The limit is for the whole process: data, batches and network have taken their part already,
+ * libraries and heap will take theirs. *left: what stages and saving may have. */
+static rv_status memory_left(const rv_setup *setup, double *left) {
     const rv_config *config = setup->config;
-    const double slots = (double)RV_LOADER_SLOTS * config->train.batch / batch->B;
     const double taken = rv_host_resident() + RV_BYTES_LIBRARIES +
-                         slots * (double)rv_flow_bytes(batch) +
                          rv_bytes_health(setup->net, &config->train, config->health_policy);
     *left = config->pipeline_memory - taken;
     if (*left > 0) return RV_OK;
@@ -105,7 +102,7 @@ rv_status rv_setup_plan(rv_setup *setup, rv_share *first, const rv_wish *wish, r
      * are. */
     if (first->source.count < rows) rows = (int)first->source.count;
     TRY(rv_loader_first(first->loader, rows, &batch));
-    if (config->pipeline_memory > 0) TRY(memory_left(setup, batch, &desc.memory));
+    if (config->pipeline_memory > 0) TRY(memory_left(setup, &desc.memory));
     desc.cost = (rv_cost_desc){
         .net = setup->net,
         .encoder = &config->encode,

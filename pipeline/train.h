@@ -14,12 +14,21 @@ struct rv_trainer {
     rv_layers layers;
 };
 
+/* Bytes of a training. `most` stands for what is needed until a plan knows better. */
+typedef struct rv_need {
+    double taken;     /* before costs are measured, and what no order of work decides */
+    double measuring; /* while they are, beside those */
+    double most;      /* at the peak, by what any schedule of that name holds */
+    double there;     /* in the machine */
+} rv_need;
+
 /* One call of rv_train: all it opens is closed in rv_train_run, in reverse order. */
 typedef struct rv_training {
     const rv_train_options *options;
     rv_trainer *trainer;
     rv_setup setup;
     double peak; /* bytes the process held at most before it began */
+    rv_need need;
     rv_share share[RV_SPLITS];
     rv_score score[RV_SPLITS]; /* of the newest evaluation */
     char *path;                /* of the run folder, when it was given */
@@ -51,8 +60,10 @@ typedef struct rv_training {
 RV_CHECKED rv_status rv_training_open(rv_training *training);
 
 /* ---- need.c ----------------------------------------------------------------------------- */
-/* RV_RESOURCE when the run needs more memory than there is; else one line of the log. */
-RV_CHECKED rv_status rv_training_memory(const rv_training *training);
+/* Sets `need`. RV_RESOURCE when the run needs more memory than there is. */
+RV_CHECKED rv_status rv_training_memory(rv_training *training);
+/* One line of the log, by the plan where there is one. */
+void rv_training_memory_say(const rv_training *training);
 /* RV_RESOURCE: the process has taken more than pipeline.memory while the training was opened. */
 RV_CHECKED rv_status rv_training_limit(const rv_training *training);
 /* The same of the whole training, as a warning. */

@@ -341,6 +341,7 @@ rv_status rv_training_open(rv_training *training) {
     TRY(rv_training_memory(training));
     TRY(weights_find(training, &block));
     TRY(rv_setup_trainer(setup, train, block, horizon_of(training), &wish));
+    rv_training_memory_say(training);
     TRY(delay_match(training));
     training->done = complete(training); /* before run.json is written anew */
     TRY(run_open(training, stem));

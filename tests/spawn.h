@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdbool.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -111,6 +112,19 @@ static inline void assert_json_error(const char *const *words, int code, const c
 }
 #define JSON_ERROR(code, part, ...)                                                                \
     assert_json_error((const char *const[]){__VA_ARGS__, "--json", NULL}, code, part)
+
+/* Of a training just run with --json: its log foretold its peak within 10 % or 8 MiB. */
+static inline void assert_memory_foretold(const char *what) {
+    json_t *root = parse_out();
+    const double peak = json_real_value(json_object_get(root, "peak_mb"));
+    const char *told = strstr(err_text, "memory: about ");
+    assert_non_null(told);
+    const double need = strtod(told + strlen("memory: about "), NULL);
+    print_message("%s: %.0f MB foretold, %.0f MB taken\n", what, need, peak);
+    if (fabs(need - peak) > fmax(0.1 * peak, 8.4))
+        fail_msg("%s: %.0f MB foretold, %.0f MB taken", what, need, peak);
+    json_decref(root);
+}
 
 /* Both forms: text on stderr with nothing on stdout, and JSON. */
 #define ERROR(code, part, ...)                                                                     \

@@ -144,10 +144,49 @@ static void forms_are_counted_that_backward_reads(void **state) {
     small_finish(&s);
 }
 
+/* What is told to be needed is what is taken, where the most of it are batches that the loader
+ * fills, and where the schedule decides how many tapes are held. Sanitizers take memory of their
+ * own. */
+static void memory_of_batches_and_tapes_is_foretold(void **state) {
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+    static const char *const cases[][3] = {
+        {"data.units=4096", "encode.steps=64", "pipeline.stages=1"},
+        {"network.a.units=512", "network.b.units=512", "pipeline.schedule=1f1b"},
+        {"network.a.units=512", "network.b.units=512", "pipeline.schedule=zb"},
+    };
+    static const char recipe[] =
+        "seed: 1\n"
+        "data: {reader: bernoulli, units: 64, classes: 8, samples: 1024, test_samples: 0, "
+        "steps: 64, rate: 0.02}\n"
+        "encode: {kind: constant, steps: 64}\n"
+        "network:\n"
+        "  - {name: a, kind: linear, units: 64}\n"
+        "  - {name: a_lif, kind: lif}\n"
+        "  - {name: b, kind: linear, units: 64}\n"
+        "  - {name: b_lif, kind: lif}\n"
+        "  - {name: c, kind: linear, units: 8}\n"
+        "  - {name: c_lif, kind: lif}\n"
+        "train: {batch: 512, micro_batches: 4, max_steps: 1}\n"
+        "pipeline: {stages: 3, chunks: 4}\n";
+    tiny_put(in_folder("recipe.yaml"), recipe, sizeof recipe - 1);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char run[32];
+        snprintf(run, sizeof run, "told%zu", k);
+        if (RUN("train", "recipe.yaml", "-o", run, "--json", "--threads", "1", "--set", cases[k][0],
+                "--set", cases[k][1], "--set", cases[k][2]) != 0)
+            fail_msg("%s", err_text);
+        assert_memory_foretold(cases[k][2]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forms_are_counted_that_backward_reads),
         cmocka_unit_test(memory_limit_takes_a_plan_that_fits),
+        cmocka_unit_test(memory_of_batches_and_tapes_is_foretold),
     };
     return cmocka_run_group_tests(tests, group_setup, group_teardown);
 }
