@@ -140,6 +140,9 @@ RV_CHECKED rv_status rv_setup_delay_device(const rv_setup *setup);
 RV_CHECKED rv_status rv_setup_delay_words(const rv_setup *setup, char **words);
 /* Cuts that such words tell, at most `most`; how many. */
 int rv_setup_delay_cuts(const char *words, int *cuts, int most);
+/* Into the resolved recipe go the cuts of a planned delayed training, which decide what its late
+ * passes see: by costs they are found with a clock. Nothing where each block is a stage. */
+RV_CHECKED rv_status rv_setup_delay_keep(const rv_setup *setup);
 /* The oracle on the plan's stages. */
 RV_CHECKED rv_status rv_setup_oracle(rv_setup *setup, const struct rv_plan *plan,
                                      int64_t total_steps, rv_engine **engine);

@@ -147,6 +147,25 @@ int rv_setup_delay_cuts(const char *words, int *cuts, int most) {
     return count;
 }
 
+rv_status rv_setup_delay_keep(const rv_setup *setup) {
+    rv_status status = RV_OK;
+    const rv_plan *plan = setup->plan;
+    const rv_delay_mode *mode = setup->delay.mode;
+    char *text = NULL;
+    if (!mode || mode->blocks || plan->stages < 2) return RV_OK;
+    const size_t size = sizeof "pipeline.cuts=[]" + (size_t)plan->stages * (RV_NAME_MAX + 4);
+    TRY(rv_alloc(size, 1, "cuts", &text));
+    int at = snprintf(text, size, "pipeline.cuts=[");
+    for (int s = 1; s < plan->stages; s++) /* quoted: a name may be a word that YAML retypes */
+        at += snprintf(text + at, size - (size_t)at, "%s\"%s\"", s > 1 ? ", " : "",
+                       rv_net_layer_name(setup->net, plan->first[s]));
+    snprintf(text + at, size - (size_t)at, "]");
+    TRY(rv_tree_set(setup->config->tree, text));
+out:
+    rv_free(text);
+    return status;
+}
+
 rv_status rv_setup_oracle(rv_setup *setup, const rv_plan *plan, int64_t total_steps,
                           rv_engine **engine) {
     const rv_config *config = setup->config;

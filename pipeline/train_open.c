@@ -50,11 +50,34 @@ static void say_what_runs(const rv_training *training) {
                     setup->threads == 1 ? "" : "s");
 }
 
+/* "b, c": the layers with which later stages begin. */
+static void cuts_write(const rv_setup *setup, char *text, size_t size) {
+    const rv_plan *plan = setup->plan;
+    size_t used = 0;
+    *text = 0;
+    for (int s = 1; plan && s < plan->stages && used < size; s++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", s > 1 ? ", " : "",
+                                 rv_net_layer_name(setup->net, plan->first[s]));
+}
+
+/* Cuts that the recipe leaves open are not open in a delayed run: others are another training. */
+static void say_cuts(const rv_training *training) {
+    const rv_setup *setup = &training->setup;
+    const rv_delay_mode *mode = setup->delay.mode;
+    char cuts[256];
+    cuts_write(setup, cuts, sizeof cuts);
+    if (mode && !mode->blocks && *cuts && setup->config->cut_count == 0)
+        rv_training_say(training,
+                        "cuts: before %s; they are part of the rule of schedule %s, config.yaml "
+                        "holds them",
+                        cuts, setup->plan->schedule.name);
+}
+
 /* One line: where the network is cut, in which order its parts work, what that should bring. */
 static void say_plan(const rv_training *training) {
     const rv_setup *setup = &training->setup;
     const rv_plan *plan = setup->plan;
-    char cuts[256] = "", tapes[256] = "";
+    char cuts[256], tapes[256] = "", shared[64] = "";
     size_t used = 0;
     int truncate = setup->config->train.truncate;
     if (truncate > 0)
@@ -70,14 +93,10 @@ static void say_plan(const rv_training *training) {
             "of the rule either way)",
             plan->schedule.name, plan->micros, plan->micros == 1 ? "" : "es", plan->waits);
     if (!plan || plan->serial == 0) return; /* nothing was chosen */
-    for (int s = 1; s < plan->stages && used < sizeof cuts; s++)
-        used += (size_t)snprintf(cuts + used, sizeof cuts - used, "%s%s",
-                                 s > 1 ? ", " : ", cut before ",
-                                 rv_net_layer_name(setup->net, plan->first[s]));
-    if (plan->workers != plan->stages && used < sizeof cuts)
-        snprintf(cuts + used, sizeof cuts - used, ", shared by %d worker%s", plan->workers,
+    cuts_write(setup, cuts, sizeof cuts);
+    if (plan->workers != plan->stages)
+        snprintf(shared, sizeof shared, ", shared by %d worker%s", plan->workers,
                  plan->workers == 1 ? "" : "s");
-    used = 0;
     for (int s = 0; plan->tape && s < plan->stages && used < sizeof tapes; s++)
         used += (size_t)snprintf(tapes + used, sizeof tapes - used, "%s%s",
                                  s > 0 ? ", " : "; tapes: ", rv_plan_tape(plan, s));
@@ -86,11 +105,11 @@ static void say_plan(const rv_training *training) {
                  "%s (by measured costs; another mix is at most %.1f %% faster)",
                  plan->tape ? "" : "; tapes: keep", 100 * rv_plan_mix_gain(plan));
     rv_training_say(training,
-                    "plan: %d stage%s%s; schedule %s, %d micro-batch%s, %d chunk%s, %d slot%s; "
+                    "plan: %d stage%s%s%s%s; schedule %s, %d micro-batch%s, %d chunk%s, %d slot%s; "
                     "%.3g ms a step, %.2f times one device%s",
-                    plan->stages, plan->stages == 1 ? "" : "s", cuts, plan->schedule.name,
-                    plan->micros, plan->micros == 1 ? "" : "es", plan->chunks,
-                    plan->chunks == 1 ? "" : "s", plan->schedule.slots,
+                    plan->stages, plan->stages == 1 ? "" : "s", *cuts ? ", cut before " : "", cuts,
+                    shared, plan->schedule.name, plan->micros, plan->micros == 1 ? "" : "es",
+                    plan->chunks, plan->chunks == 1 ? "" : "s", plan->schedule.slots,
                     plan->schedule.slots == 1 ? "" : "s", 1e3 * plan->step,
                     plan->serial / plan->step, tapes);
 }
@@ -177,6 +196,7 @@ static rv_status run_open(rv_training *training, const char *stem) {
         .threads = setup->threads,
         .net = setup->net,
     };
+    TRY(rv_setup_delay_keep(setup));
     if (training->run)
         TRY(rv_run_begin(training->run, setup->config, &info, training->progress.metrics));
     else
@@ -366,6 +386,7 @@ rv_status rv_training_open(rv_training *training) {
     TRY(rv_training_limit(training));
     say_what_runs(training);
     say_plan(training);
+    say_cuts(training);
 out:
     rv_free(cuts);
     rv_free(block);

@@ -259,6 +259,49 @@ static void runs_go_on_with_their_own_delay_alone(void **state) {
     ERROR(78, "the checkpoint is of a synchronous run", "train", "own.yaml", "--resume", "own");
 }
 
+/* Which weights a late pass sees depends on the cuts; where measured costs decide them, the run's
+ * own recipe says how they fell, and trains it again. */
+static void run_with_cuts_by_costs_can_be_repeated(void **state) {
+    (void)state;
+    static char text[2][1 << 14];
+    late_recipe("free.yaml", &late_modes[1], "");
+    for (int k = 0; k < 2; k++) { /* from the recipe, from what it became */
+        const char *run = k ? "free1" : "free0", *recipe = k ? "free0/config.yaml" : "free.yaml";
+        assert_int_equal(RUN("train", recipe, "-o", run, "--set", "train.max_steps=17", "--set",
+                             k ? "pipeline.stages=2" : "pipeline.cuts=[]", "--set",
+                             "pipeline.stages=2"),
+                         0);
+        assert_int_equal(strstr(err_text, "they are part of the rule of schedule pb") != NULL, !k);
+        read_text(in_folder(k ? "free1/config.yaml" : "free0/config.yaml"), text[k], sizeof *text);
+        assert_null(strstr(text[k], "cuts: []"));
+    }
+    assert_string_equal(text[0], text[1]);
+    /* No bit of a synchronous run depends on them, and they stay open. */
+    assert_int_equal(RUN("train", "free.yaml", "-q", "-o", "sync", "--set", "pipeline.cuts=[]",
+                         "--set", "train.max_steps=2", "--set", "pipeline.schedule=1f1b", "--set",
+                         "pipeline.corrections=[]"),
+                     0);
+    read_text(in_folder("sync/config.yaml"), text[1], sizeof *text);
+    assert_contains(text[1], "cuts: []");
+    if (!rv_h5_available()) return;
+    expect_same("free0", "free1");
+    /* Gone on with, by the open recipe and by the run's own, it is the same run. */
+    assert_int_equal(
+        RUN("train", "free0/config.yaml", "-q", "-o", "part", "--set", "train.max_steps=5"), 0);
+    assert_int_equal(RUN("train", "free.yaml", "-q", "--resume", "part", "--set",
+                         "pipeline.cuts=[]", "--set", "pipeline.stages=2", "--set",
+                         "train.max_steps=11"),
+                     0);
+    read_text(in_folder("part/config.yaml"), text[1], sizeof *text);
+    assert_null(strstr(text[1], "cuts: []"));
+    assert_int_equal(
+        RUN("train", "part/config.yaml", "-q", "--resume", "part", "--set", "train.max_steps=17"),
+        0);
+    read_text(in_folder("part/config.yaml"), text[1], sizeof *text);
+    assert_string_equal(text[0], text[1]);
+    assert_int_equal(RUN("diff", "free0", "part"), 0);
+}
+
 /* `scale` is of the rate and needs no delay: a synchronous run goes on with it. */
 static void synchronous_runs_go_on_scaled(void **state) {
     (void)state;
@@ -425,6 +468,7 @@ int main(void) {
         cmocka_unit_test(stages_do_not_rest_for_a_checkpoint),
         cmocka_unit_test(checkpoints_by_time_come_amid_an_epoch),
         cmocka_unit_test(runs_go_on_with_their_own_delay_alone),
+        cmocka_unit_test(run_with_cuts_by_costs_can_be_repeated),
         cmocka_unit_test(synchronous_runs_go_on_scaled),
         cmocka_unit_test(memory_of_versions_is_foretold),
         cmocka_unit_test(limit_of_memory_is_kept),
