@@ -167,6 +167,7 @@ $(OUT)/tests/test_pipeline_blocks: ALL_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap
 $(OUT)/tests/test_pipeline_steady: ALL_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,posix_memalign malloc calloc \
     realloc nanosleep usleep read pread write pwrite fsync $(addprefix pthread_,create join cond_wait cond_timedwait \
     mutex_lock mutex_unlock) rv_writer_submit)
+$(OUT)/tests/test_pipeline_seeds: ALL_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,pread pwrite rv_writer_step)
 $(OUT)/tests/%: tests/%.c $(LIB) $(OUT)/flags
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(TEST_CFLAGS) $(ALL_LDFLAGS) -o $@ $< $(LIB) -lcmocka $(ALL_LDLIBS)

@@ -168,14 +168,18 @@ RV_CHECKED rv_status rv_commit_sweep(const char *folder);
  * does not tell, it is believed to. */
 RV_CHECKED rv_status rv_commit_room(const char *folder, const char *what, size_t bytes);
 
-/* One thread that writes while others compute: checkpoints, recordings, spilled tapes. */
+/* One thread that writes while others compute: checkpoints, recordings, spilled tapes. Without a
+ * thread (stepped), for tests that draw the order of everything: a job runs, in the calling thread,
+ * in rv_writer_step or in a call that would block. */
 typedef struct rv_writer rv_writer;
-typedef struct rv_writer_job { /* called in the writer's thread */
+typedef struct rv_writer_job { /* called where the writer runs */
     rv_status (*run)(void *self);
     void (*done)(void *self); /* at the end, also of a job that was dropped; may be NULL */
     void *self;
 } rv_writer_job;
 RV_CHECKED rv_status rv_writer_create(int room, rv_writer **out); /* room: jobs at a time */
+RV_CHECKED rv_status rv_writer_create_stepped(int room, rv_writer **out);
+bool rv_writer_step(rv_writer *writer);    /* stepped: the first job; false: there is none */
 void rv_writer_destroy(rv_writer *writer); /* blocks until what was submitted is done */
 /* Each gives the first failure of a job from then on, and later jobs are dropped. submit blocks
  * while the queue is full, wait until it is empty, check never; its `idle` may be NULL. */

@@ -1,7 +1,8 @@
 /*
- * One thread that writes files while others compute. Jobs run in the order in which they came; the
- * queue is a ring guarded by one mutex. The first failure is kept: later jobs are dropped, because
- * what follows a file that could not be written is not worth writing.
+ * One thread that writes files while others compute, or none, and then whoever calls does. Jobs run
+ * in the order in which they came; the queue is a ring guarded by one mutex. The first failure is
+ * kept: later jobs are dropped, because what follows a file that could not be written is not worth
+ * writing.
  */
 #include "data/data.h"
 
@@ -23,7 +24,23 @@ struct rv_writer {
     rv_error error; /* when status is not RV_OK */
 };
 
-/* The mutex is released while a job runs. */
+/* Under the mutex, which is released while the job runs. */
+static void first_run(rv_writer *writer) {
+    rv_writer_job job = writer->jobs[writer->first];
+    bool dropped = writer->status != RV_OK;
+    pthread_mutex_unlock(&writer->mutex);
+    rv_status status = dropped ? RV_OK : job.run(job.self);
+    if (job.done) job.done(job.self);
+    pthread_mutex_lock(&writer->mutex);
+    if (status != RV_OK) {
+        writer->status = status;
+        writer->error = *rv_error_get();
+    }
+    writer->first = (writer->first + 1) % writer->room;
+    writer->count--;
+    pthread_cond_broadcast(&writer->space);
+}
+
 static void *writer_run(void *argument) {
     rv_writer *writer = argument;
     pthread_mutex_lock(&writer->mutex);
@@ -31,22 +48,18 @@ static void *writer_run(void *argument) {
         while (!writer->quit && writer->count == 0)
             pthread_cond_wait(&writer->work, &writer->mutex);
         if (writer->count == 0) break; /* quit comes after the last job */
-        rv_writer_job job = writer->jobs[writer->first];
-        bool dropped = writer->status != RV_OK;
-        pthread_mutex_unlock(&writer->mutex);
-        rv_status status = dropped ? RV_OK : job.run(job.self);
-        if (job.done) job.done(job.self);
-        pthread_mutex_lock(&writer->mutex);
-        if (status != RV_OK) {
-            writer->status = status;
-            writer->error = *rv_error_get();
-        }
-        writer->first = (writer->first + 1) % writer->room;
-        writer->count--;
-        pthread_cond_broadcast(&writer->space);
+        first_run(writer);
     }
     pthread_mutex_unlock(&writer->mutex);
     return NULL;
+}
+
+/* Until a job has left; under the mutex. Without a thread nobody else would run one. */
+static void job_wait(rv_writer *writer) {
+    if (writer->made_thread)
+        pthread_cond_wait(&writer->space, &writer->mutex);
+    else
+        first_run(writer);
 }
 
 /* The thread takes no signals: they belong to the threads that compute, and would only interrupt
@@ -63,7 +76,7 @@ out:
     return status;
 }
 
-rv_status rv_writer_create(int room, rv_writer **out) {
+static rv_status create(int room, bool thread, rv_writer **out) {
     rv_status status = RV_OK;
     rv_writer *writer = NULL;
     *out = NULL;
@@ -76,12 +89,20 @@ rv_status rv_writer_create(int room, rv_writer **out) {
     writer->made_work = true;
     if (pthread_cond_init(&writer->space, NULL) != 0) FAIL(RV_RESOURCE, "cannot make a condition");
     writer->made_space = true;
-    TRY(thread_start(writer));
+    if (thread) TRY(thread_start(writer));
     *out = writer;
     writer = NULL;
 out:
     rv_writer_destroy(writer);
     return status;
+}
+
+rv_status rv_writer_create(int room, rv_writer **out) {
+    return create(room, true, out);
+}
+
+rv_status rv_writer_create_stepped(int room, rv_writer **out) {
+    return create(room, false, out);
 }
 
 /* What waits is still written. */
@@ -94,6 +115,8 @@ void rv_writer_destroy(rv_writer *writer) {
         pthread_mutex_unlock(&writer->mutex);
         pthread_join(writer->thread, NULL);
     }
+    while (writer->count > 0)
+        (void)rv_writer_step(writer);
     if (writer->made_space) pthread_cond_destroy(&writer->space);
     if (writer->made_work) pthread_cond_destroy(&writer->work);
     if (writer->made_mutex) pthread_mutex_destroy(&writer->mutex);
@@ -110,7 +133,7 @@ static rv_status failure(const rv_writer *writer) {
 rv_status rv_writer_submit(rv_writer *writer, const rv_writer_job *job) {
     pthread_mutex_lock(&writer->mutex);
     while (writer->count == writer->room && writer->status == RV_OK)
-        pthread_cond_wait(&writer->space, &writer->mutex);
+        job_wait(writer);
     rv_status status = failure(writer);
     if (status == RV_OK) {
         writer->jobs[(writer->first + writer->count++) % writer->room] = *job;
@@ -131,8 +154,16 @@ rv_status rv_writer_check(rv_writer *writer, bool *idle) {
 rv_status rv_writer_wait(rv_writer *writer) {
     pthread_mutex_lock(&writer->mutex);
     while (writer->count > 0)
-        pthread_cond_wait(&writer->space, &writer->mutex);
+        job_wait(writer);
     rv_status status = failure(writer);
     pthread_mutex_unlock(&writer->mutex);
     return status;
+}
+
+bool rv_writer_step(rv_writer *writer) {
+    pthread_mutex_lock(&writer->mutex);
+    bool any = writer->count > 0;
+    if (any) first_run(writer);
+    pthread_mutex_unlock(&writer->mutex);
+    return any;
 }

@@ -162,9 +162,23 @@ static rv_status rig_open(rig *r, const rv_cost_desc *desc, int count, const rv_
         .devices = desc->devices,
         .isa = desc->isa,
         .threads = desc->threads,
-        .driver = RV_DRIVER_SEEDED,
+        .driver = RV_DRIVER_NONE,
     };
     TRY(rv_pipeline_create(&pipeline, &r->pipeline));
+out:
+    return status;
+}
+
+/* The next item, where it can go. What it lacks of a tape the disk brings meanwhile. */
+static rv_status item_run(rv_stage *stage, rv_turn *turn) {
+    rv_status status = RV_OK;
+    rv_link *edge;
+    for (;;) {
+        TRY(rv_stage_step(stage, turn, &edge));
+        if (*turn != RV_TURN_WAIT || edge != rv_tapes_edge(stage->tapes)) break;
+        TRY(rv_writer_wait(stage->desc.writer));
+    }
+    TRY(stage->desc.device->ops->queue_sync(stage->desc.device->ctx, NULL));
 out:
     return status;
 }
@@ -182,14 +196,12 @@ static rv_status rig_step(rig *r, double *seconds) {
             rv_stage *stage = rv_pipeline_stage(r->pipeline, i);
             rv_turn turn = RV_TURN_DONE;
             while (turn == RV_TURN_DONE) {
-                rv_link *edge;
                 /* Read before the step, which moves on to the next item. An attempt that only finds
                  * that it has to wait is not timed: in the run a worker would sleep through it. */
                 const rv_work work =
                     stage->at < stage->count ? stage->list[stage->at] : (rv_work){0};
                 double begun = rv_host_seconds();
-                TRY(rv_stage_step(stage, &turn, &edge));
-                TRY(stage->desc.device->ops->queue_sync(stage->desc.device->ctx, NULL));
+                TRY(item_run(stage, &turn));
                 if (turn != RV_TURN_DONE) continue;
                 double took = rv_host_seconds() - begun;
                 seconds[work.kind * r->parts + i] += took;

@@ -324,7 +324,8 @@ static rv_status writer_open(rv_pipeline *p) {
         const rv_work *list = rv_schedule_list(p->desc.schedule, s, &count);
         room += rv_tapes_jobs(list, count);
     }
-    return rv_writer_create(room, &p->writer);
+    return p->desc.driver == RV_DRIVER_SEEDED ? rv_writer_create_stepped(room, &p->writer)
+                                              : rv_writer_create(room, &p->writer);
 }
 
 /* Weights as the plain trainer would start with. */

@@ -16,7 +16,8 @@ extern "C" {
 
 typedef enum rv_driver {
     RV_DRIVER_THREADS, /* sleep while there is nothing to do */
-    RV_DRIVER_SEEDED   /* in the calling thread, stages in random order */
+    RV_DRIVER_SEEDED,  /* in the calling thread, in random order; so is the writing of tapes */
+    RV_DRIVER_NONE     /* who has the stages steps them: the pipeline makes no step itself */
 } rv_driver;
 
 typedef struct rv_pipeline_desc {
@@ -87,7 +88,7 @@ RV_CHECKED rv_status rv_pipeline_write(rv_pipeline *pipeline, const float *block
 void rv_pipeline_gradient(rv_pipeline *pipeline, float *gradient);
 /* Are weights and gradients finite? Of the latest step; delayed: of all updates so far. */
 bool rv_pipeline_sound(const rv_pipeline *pipeline);
-rv_timeline *rv_pipeline_timeline(rv_pipeline *pipeline); /* NULL: RV_DRIVER_SEEDED */
+rv_timeline *rv_pipeline_timeline(rv_pipeline *pipeline); /* NULL: without threads */
 int rv_pipeline_stages(const rv_pipeline *pipeline);
 rv_stage *rv_pipeline_stage(rv_pipeline *pipeline, int stage); /* for tests and measurements */
 

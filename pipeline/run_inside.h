@@ -52,7 +52,7 @@ struct rv_pipeline {
     rv_link **links;    /* [EDGES][stages - 1] */
     rv_guard guard;
     rv_writer *writer;     /* of spilled tapes; NULL: none */
-    rv_timeline *timeline; /* NULL: the seeded driver */
+    rv_timeline *timeline; /* NULL: without threads */
     bool pinned;
     uint64_t turns; /* of the seeded driver: numbers drawn */
     bool failed;

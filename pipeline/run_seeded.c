@@ -1,4 +1,5 @@
-/* The driver of tests: all stages in the calling thread, in an order drawn from a seed. */
+/* The driver of tests: all stages, and the writer of spilled tapes, in the calling thread, in an
+ * order drawn from a seed. */
 #include "pipeline/run_inside.h"
 
 /* A number from a counter and the seed: the same seed gives the same order on every machine, so
@@ -11,22 +12,33 @@ static int draw(rv_pipeline *p, int below) {
     return (int)(out[0] % (uint32_t)below);
 }
 
-/* From a stage drawn at random on, the first that can go goes. */
-bool rv_run_turn(rv_pipeline *p, int *ended) {
-    int from = draw(p, p->stages);
-    rv_turn turn = RV_TURN_WAIT;
-    *ended = 0;
-    for (int k = 0; k < p->stages && turn != RV_TURN_DONE; k++) {
-        rv_worker *w = &p->workers[(from + k) % p->stages];
-        rv_link *edge;
-        if (rv_stage_step(w->stage, &turn, &edge) != RV_OK) {
-            rv_run_fail(p, w->stage);
-            return false;
-        }
-        *ended += turn == RV_TURN_END;
-        if (p->flow && w->made != w->stage->weights.made) rv_run_flow_made(w);
+/* One attempt of a stage. */
+static rv_turn stage_turn(rv_worker *w) {
+    rv_turn turn;
+    rv_link *edge;
+    if (rv_stage_step(w->stage, &turn, &edge) != RV_OK) {
+        rv_run_fail(w->pipeline, w->stage);
+        return RV_TURN_WAIT;
     }
-    return turn == RV_TURN_DONE;
+    if (w->pipeline->flow && w->made != w->stage->weights.made) rv_run_flow_made(w);
+    return turn;
+}
+
+/* Stages and the writer sit in a ring: from one drawn at random on, the first that can go goes. */
+bool rv_run_turn(rv_pipeline *p, int *ended) {
+    int actors = p->stages + (p->writer != NULL), from = draw(p, actors);
+    *ended = 0;
+    for (int k = 0; k < actors && !rv_flag_get(&p->failed); k++) {
+        int one = (from + k) % actors;
+        if (one == p->stages) {
+            if (rv_writer_step(p->writer)) return true;
+            continue;
+        }
+        rv_turn turn = stage_turn(&p->workers[one]);
+        *ended += turn == RV_TURN_END;
+        if (turn == RV_TURN_DONE) return true;
+    }
+    return false;
 }
 
 /* If none can go, and each was asked again as often as a slow link may need, none ever will. */

@@ -45,7 +45,7 @@ typedef struct rv_stage_desc {
     int64_t total_steps;
     const rv_schedule *schedule; /* simulated; list `index` is this stage's; borrowed */
     rv_writer *writer;           /* of spilled tapes; NULL: none are */
-    rv_wake wake;                /* rung when they have moved; ring NULL: items wait for them */
+    rv_wake wake;                /* rung when they have moved; ring NULL: nobody sleeps */
     rv_flow *flow;               /* the endless order takes its batches there; NULL: steps */
     rv_delay_rule rule;          /* with flow */
     double scratch; /* bytes that no item is thought to exceed: taken at once, in one piece */

@@ -55,7 +55,6 @@ struct rv_tapes {
     rv_timeline *timeline;
     bool failed; /* under `lock` */
     pthread_mutex_t lock;
-    pthread_cond_t moved;
 };
 
 /* ---- sizes ------------------------------------------------------------------------------ */
@@ -186,7 +185,6 @@ rv_status rv_tapes_create(const rv_tapes_desc *desc, rv_tapes **out) {
     it->again = has(desc, RV_TAPE_RECOMPUTE);
     snprintf(it->edge.name, sizeof it->edge.name, "tapes");
     pthread_mutex_init(&it->lock, NULL); /* on Linux these cannot fail */
-    pthread_cond_init(&it->moved, NULL);
     TRY(rv_alloc(cells, sizeof *it->record_of, "tapes", &it->record_of));
     TRY(rv_alloc(cells, sizeof *it->bench_of, "tapes", &it->bench_of));
     for (size_t i = 0; i < cells; i++)
@@ -232,7 +230,6 @@ void rv_tapes_destroy(rv_tapes *it) {
         rv_state_destroy(it->benches[i].state);
         rv_tape_destroy(it->benches[i].tape);
     }
-    pthread_cond_destroy(&it->moved);
     pthread_mutex_destroy(&it->lock);
     rv_free(it->piece);
     rv_free(it->benches);
@@ -300,7 +297,6 @@ static void move_done(void *self) {
     pthread_mutex_lock(&it->lock);
     b->moving = false;
     it->failed |= !b->ended;
-    pthread_cond_broadcast(&it->moved);
     pthread_mutex_unlock(&it->lock);
     if (wake.ring) wake.ring(wake.self);
 }
@@ -366,33 +362,20 @@ rv_status rv_tapes_seek(rv_tapes *it, int cell, bool back, rv_link **edge) {
     if (it->bench_count == 0 || *edge) return RV_OK;
     if (back && it->record_of[cell] == NONE) return RV_OK; /* recall tells */
     pthread_mutex_lock(&it->lock);
-    for (;;) {
-        bool moving = false, failed = it->failed;
-        int own = it->bench_of[cell];
-        bench *b = own == NONE ? bench_choose(it, cell, NONE) : &it->benches[own];
-        for (int i = 0; i < it->bench_count; i++)
-            moving |= it->benches[i].moving;
-        if (failed || (!b && !moving)) {
-            pthread_mutex_unlock(&it->lock);
-            return failed ? failure(it)
-                          : rv_fail(RV_INTERNAL, "all %d benches of tapes are in use",
-                                    it->bench_count);
-        }
-        if (b && own == NONE && !b->moving) bench_give(it, b, cell);
-        if (b && !b->moving) {
-            if (ready(it, b, back)) break;
-            pthread_mutex_unlock(&it->lock);
-            b->holds = SPILLED;
-            TRY(move_begin(it, b, true));
-            pthread_mutex_lock(&it->lock);
-        } else if (it->desc.wake.ring) {
-            *edge = &it->edge;
-            break;
-        } else {
-            pthread_cond_wait(&it->moved, &it->lock);
-        }
-    }
+    int own = it->bench_of[cell];
+    bench *b = own == NONE ? bench_choose(it, cell, NONE) : &it->benches[own];
+    bool moving = false, failed = it->failed, still = b && !b->moving;
+    for (int i = 0; i < it->bench_count; i++)
+        moving |= it->benches[i].moving;
+    if (still && own == NONE) bench_give(it, b, cell);
     pthread_mutex_unlock(&it->lock);
+    if (failed) return failure(it);
+    if (!b && !moving) FAIL(RV_INTERNAL, "all %d benches of tapes are in use", it->bench_count);
+    if (still && ready(it, b, back)) goto out;
+    *edge = &it->edge;
+    if (!still) goto out;
+    b->holds = SPILLED;
+    TRY(move_begin(it, b, true));
 out:
     return status;
 }

@@ -32,7 +32,7 @@ typedef struct rv_tapes_desc {
     int count;
     /* Where layers are spilled: */
     rv_writer *writer; /* borrowed; has room for rv_tapes_jobs, and one more */
-    rv_wake wake;      /* rung when a bench is there; ring NULL: who lacks one waits for it */
+    rv_wake wake;      /* rung when a bench is there; ring NULL: nobody sleeps */
     int stage;         /* names the file */
 } rv_tapes_desc;
 

@@ -1,4 +1,4 @@
-/* The writer: order, a full queue, failures that reach the caller. */
+/* The writer: order, a full queue, failures that reach the caller; without a thread, too. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -139,6 +139,53 @@ static void writer_failure_reaches_every_later_call(void **state) {
     assert_int_equal(ran, 2);
 }
 
+/* Jobs run in the calling thread: at a step, or where a call would block. */
+static void writer_without_a_thread_runs_jobs_when_it_is_told(void **state) {
+    (void)state;
+    rv_writer *writer = NULL;
+    int number[5] = {0, 1, 2, 3, 4};
+    bool idle = true;
+    assert_int_equal(rv_writer_create_stepped(2, &writer), RV_OK);
+    assert_false(rv_writer_step(writer));
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(rv_writer_submit(writer, &(rv_writer_job){note, count_end, &number[i]}),
+                         RV_OK);
+    assert_int_equal(ran, 1); /* for the third there was no room */
+    assert_true(rv_writer_step(writer));
+    assert_int_equal(ran, 2);
+    assert_int_equal(rv_writer_check(writer, &idle), RV_OK);
+    assert_false(idle);
+    assert_int_equal(rv_writer_wait(writer), RV_OK);
+    assert_int_equal(ran, 3);
+    assert_false(rv_writer_step(writer));
+    for (int i = 3; i < 5; i++)
+        assert_int_equal(rv_writer_submit(writer, &(rv_writer_job){note, count_end, &number[i]}),
+                         RV_OK);
+    rv_writer_destroy(writer); /* what waits is still done */
+    assert_int_equal(ended, 5);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(order[i], i);
+}
+
+static void writer_without_a_thread_keeps_its_failure(void **state) {
+    (void)state;
+    rv_writer *writer = NULL;
+    int number[2] = {0, 1};
+    assert_int_equal(rv_writer_create_stepped(2, &writer), RV_OK);
+    assert_int_equal(rv_writer_submit(writer, &(rv_writer_job){refuse, count_end, &number[0]}),
+                     RV_OK);
+    assert_int_equal(rv_writer_submit(writer, &(rv_writer_job){note, count_end, &number[1]}),
+                     RV_OK);
+    assert_true(rv_writer_step(writer));
+    assert_int_equal(rv_fail(RV_USAGE, "something else"), RV_USAGE);
+    assert_int_equal(rv_writer_submit(writer, &(rv_writer_job){note, NULL, &number[1]}), RV_IO);
+    assert_string_equal(rv_error_get()->message, "job 0 failed");
+    assert_int_equal(rv_writer_wait(writer), RV_IO);
+    assert_int_equal(ran, 1); /* the second was dropped */
+    assert_int_equal(ended, 2);
+    rv_writer_destroy(writer);
+}
+
 static void writer_is_spared_from_signals(void **state) {
     (void)state;
     rv_writer *writer = NULL;
@@ -158,6 +205,8 @@ int main(void) {
         cmocka_unit_test_setup(writer_works_while_the_caller_does, begin),
         cmocka_unit_test_setup(writer_full_makes_the_caller_wait, begin),
         cmocka_unit_test_setup(writer_failure_reaches_every_later_call, begin),
+        cmocka_unit_test_setup(writer_without_a_thread_runs_jobs_when_it_is_told, begin),
+        cmocka_unit_test_setup(writer_without_a_thread_keeps_its_failure, begin),
         cmocka_unit_test_setup(writer_is_spared_from_signals, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

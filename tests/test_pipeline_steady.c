@@ -170,12 +170,11 @@ static void count_steps(const pipe_net *net, const pipe_way *way, tapes how,
 /* A message that is sent or a slot that is freed rings the bell of the other end, under its lock:
  * an item takes two at most, NORM at the last stage two for every other. Where tapes have benches
  * each turn of F and B looks for one under the lock of the tapes, and each item for two more to
- * fetch ahead; a job marks its bench under that lock and goes to the writer under the writer's.
- * Who looks once more after it gave a job takes one more lock. */
+ * fetch ahead; a job marks its bench under that lock and goes to the writer under the writer's. */
 static long locks_due(tapes how) {
     long items = atomic_load(&counts[ITEM]), due = 4 * items;
     if (how != KEPT) due += atomic_load(&counts[TURN]);
-    if (how >= SPILLED) due += 2 * items + 3 * atomic_load(&counts[MOVE]);
+    if (how >= SPILLED) due += 2 * items + 2 * atomic_load(&counts[MOVE]);
     return due;
 }
 
