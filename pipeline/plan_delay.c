@@ -64,22 +64,31 @@ out:
     return status;
 }
 
+/* *enough: the order runs with so many slots, and is not slower than `period`; with too few, stages
+ * may wait for each other. */
+static rv_status are_enough(trial *t, int slots, double period, bool *enough) {
+    const rv_status status = try_slots(t, slots);
+    *enough = status == RV_OK && t->period <= period;
+    return status == RV_CONFIG ? RV_OK : status;
+}
+
 /* With more slots no order is slower, and without a limit none is faster. */
 static rv_status fewest_slots(trial *t) {
     rv_status status = RV_OK;
-    int low = 0, high = 1, at;
+    int low = 0, high = 1;
+    bool enough = false;
     TRY(try_slots(t, 0));
-    const double enough = t->period * (1 + close);
+    const double period = t->period * (1 + close);
     for (;; low = high, high *= 2) {
-        TRY(try_slots(t, high));
-        if (t->period <= enough) break;
+        TRY(are_enough(t, high, period, &enough));
+        if (enough) break;
     }
-    for (at = high; high - low > 1;) {
-        at = low + (high - low) / 2;
-        TRY(try_slots(t, at));
-        *(t->period <= enough ? &high : &low) = at;
+    while (high - low > 1) {
+        const int at = low + (high - low) / 2;
+        TRY(are_enough(t, at, period, &enough));
+        *(enough ? &high : &low) = at;
     }
-    if (at != high) TRY(try_slots(t, high));
+    TRY(try_slots(t, high));
 out:
     return status;
 }
@@ -88,17 +97,18 @@ out:
 static rv_status fit(trial *t, double *least) {
     rv_status status = RV_OK;
     const double memory = t->search->desc->memory;
-    for (int slots = t->schedule.slots;; slots--) {
+    bool runs = true;
+    for (int slots = t->schedule.slots; runs; slots--) {
         TRY(rv_plan_bytes_of(t->search, t->chunks, slots, &t->schedule, least));
         bool fits = memory <= 0 || *least <= memory, last = slots == 1 || t->search->desc->slots;
-        if (fits && slots < t->schedule.slots) TRY(try_slots(t, slots));
-        if (fits) goto out;
-        if (last)
-            FAIL(RV_RESOURCE,
-                 "pipeline.memory: schedule %s does not fit the %.1f MB that are left of it; it "
-                 "needs %.1f MB",
-                 t->delay->mode->row.name, memory / 1e6, *least / 1e6);
+        if (fits && slots < t->schedule.slots) TRY(are_enough(t, slots, INFINITY, &runs));
+        if (fits && runs) goto out;
+        runs = runs && !last;
     }
+    FAIL(RV_RESOURCE,
+         "pipeline.memory: schedule %s does not fit the %.1f MB that are left of it; it needs %.1f "
+         "MB",
+         t->delay->mode->row.name, memory / 1e6, *least / 1e6);
 out:
     return status;
 }
@@ -173,7 +183,14 @@ rv_status rv_plan_endless_rival(rv_plan_search *s, int chunks, const rv_delay_de
     rv_status status = RV_OK;
     trial t = trial_of(s, delay, chunks);
     *rival = (rv_plan_rival){.name = delay->mode->row.name, .runs = true, .endless = true};
-    TRY(s->desc->slots ? try_slots(&t, s->desc->slots) : fewest_slots(&t));
+    if (s->desc->slots)
+        TRY(are_enough(&t, s->desc->slots, INFINITY, &rival->runs));
+    else
+        TRY(fewest_slots(&t));
+    if (!rival->runs) {
+        snprintf(rival->why, sizeof rival->why, "%.150s", rv_error_get()->message);
+        goto out;
+    }
     rival->total = t.period;
     rival->slots = t.schedule.slots;
     for (int i = 0; i < s->stages; i++)

@@ -22,7 +22,7 @@
         }                                                                                          \
     } while (0)
 
-enum { STAGES = 2, ROUNDS_MOST = 200, SETS = 4, RUNS = 10 };
+enum { STAGES = 2, ROUNDS_MOST = 200, SETS = 4, RUNS = 12 };
 
 typedef struct set {
     const char *words; /* corrections */
@@ -38,8 +38,10 @@ typedef struct group {
 
 static group groups[] = {
     {.sets = {"train.optimizer.kind=sgd", "train.optimizer.momentum=0.9"},
-     .words = {"", "gc", "lwp_v", "gc lwp_v", "lwp_w", "msnag", "stash gc", "t2", "ema"}},
-    {.sets = {"train.optimizer.kind=adam"}, .words = {"", "lwp_v", "msnag", "lwp_w", "t2"}},
+     .words = {"", "gc", "lwp_v", "gc lwp_v", "lwp_w", "msnag", "spectrain", "stash gc", "t1", "t2",
+               "ema"}},
+    {.sets = {"train.optimizer.kind=adam"},
+     .words = {"", "lwp_v", "msnag", "spectrain", "lwp_w", "t1", "t2"}},
 };
 
 static void weights_open(set *s, const rv_net *net, const rv_device *device, rv_train_desc *train,

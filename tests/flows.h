@@ -65,7 +65,7 @@ static inline void flow_open(flow *t, const pipe_net *net, const rv_delay_desc *
     OK(rv_schedule_endless(&t->delay, way->stages, way->micros, way->chunks,
                            rv_schedule_settled(&t->delay, way->stages, way->micros, way->chunks),
                            way->slots, &t->schedule));
-    OK(rv_schedule_simulate(&t->schedule, &costs, NULL));
+    pipe_simulate(&t->schedule, &costs);
     flow_join(t, way, way->stages, NULL);
 }
 

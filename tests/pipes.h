@@ -362,4 +362,12 @@ static inline void pipe_check(const pipe_net *net, const pipe_way *way) {
     small_finish(&s);
 }
 
+/* With more slots where stages would wait for each other with so few. */
+static inline void pipe_simulate(rv_schedule *schedule, const rv_costs *costs) {
+    rv_status status;
+    while ((status = rv_schedule_simulate(schedule, costs, NULL)) == RV_CONFIG)
+        schedule->slots++;
+    OK(status);
+}
+
 #endif

@@ -32,6 +32,27 @@ static void delays_are_those_published(void **state) {
             }
 }
 
+/* A stage is ahead of the next by two chunks, one of them slack, where versions let it. */
+static void leads_leave_slack_where_versions_let_them(void **state) {
+    (void)state;
+    static const struct {
+        const char *mode;
+        int S, C, M, lead[4];
+    } cases[] = {
+        {"stale", 2, 8, 1, {9, 7}},        {"stale", 2, 1, 1, {1, 0}},
+        {"stale", 4, 2, 1, {5, 5, 3, 1}},  {"pipedream", 4, 1, 1, {3, 2, 1, 0}},
+        {"pipedream", 3, 4, 4, {7, 5, 3}}, {"2bw", 4, 1, 1, {3, 2, 1, 0}},
+        {"2bw", 4, 1, 4, {6, 4, 2, 0}},    {"2bw", 4, 1, 3, {5, 4, 2, 0}},
+        {"xpipe", 4, 1, 4, {6, 4, 2, 0}},  {"pb", 3, 4, 1, {7, 5, 3}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const rv_delay_desc desc = {.mode = mode_of(cases[k].mode)};
+        for (int s = 0; s < cases[k].S; s++)
+            assert_int_equal(rule_at(&desc, cases[k].S, cases[k].C, cases[k].M, s).lead,
+                             cases[k].lead[s]);
+    }
+}
+
 /* Age at forward and both horizons, S = 8, where halves are rounded away from zero. */
 static void xpipe_horizons_are_those_published(void **state) {
     (void)state;
@@ -363,6 +384,7 @@ static void largest_steps_on_a_parabola_are_those_published(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(delays_are_those_published),
+        cmocka_unit_test(leads_leave_slack_where_versions_let_them),
         cmocka_unit_test(xpipe_horizons_are_those_published),
         cmocka_unit_test(versions_follow_start_and_end_of_delay),
         cmocka_unit_test(nonsense_pairs_are_refused_by_name),

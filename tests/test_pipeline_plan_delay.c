@@ -95,7 +95,7 @@ static void plan_foretells_what_stages_do(void **state) {
 /* ---- rates and slots --------------------------------------------------------------------- */
 
 /* Seconds an update, and the busy share of every stage, of a run that is much longer than the
- * planned one. */
+ * planned one; without end where stages wait for each other. */
 static double long_run(const trial *t, const rv_plan *plan, int slots, double *busy) {
     enum { FROM = 60, TO = 260, ALL = 300 };
     double cost[4][STAGES];
@@ -112,7 +112,10 @@ static double long_run(const trial *t, const rv_plan *plan, int slots, double *b
                             .latency = plan->latency};
     OK(rv_schedule_endless(&t->delay, plan->stages, plan->micros, plan->chunks, ALL, slots,
                            &schedule));
-    OK(rv_schedule_simulate(&schedule, &costs, NULL));
+    if (rv_schedule_simulate(&schedule, &costs, NULL) != RV_OK) {
+        rv_schedule_finish(&schedule);
+        return INFINITY;
+    }
     double made = rv_schedule_made(&schedule, 0, TO) - rv_schedule_made(&schedule, 0, FROM);
     for (int s = 0; s < plan->stages; s++)
         busy[s] = rv_schedule_busy(&schedule, s, FROM, TO);
