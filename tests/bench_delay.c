@@ -41,7 +41,7 @@ static group groups[] = {
      .words = {"", "gc", "lwp_v", "gc lwp_v", "lwp_w", "msnag", "spectrain", "stash gc", "t1", "t2",
                "ema"}},
     {.sets = {"train.optimizer.kind=adam"},
-     .words = {"", "lwp_v", "msnag", "spectrain", "lwp_w", "t1", "t2"}},
+     .words = {"", "lwp_v", "msnag", "lwp_w", "t1", "t2"}},
 };
 
 static void weights_open(set *s, const rv_net *net, const rv_device *device, rv_train_desc *train,
