@@ -40,8 +40,7 @@ static group groups[] = {
     {.sets = {"train.optimizer.kind=sgd", "train.optimizer.momentum=0.9"},
      .words = {"", "gc", "lwp_v", "gc lwp_v", "lwp_w", "msnag", "spectrain", "stash gc", "t1", "t2",
                "ema"}},
-    {.sets = {"train.optimizer.kind=adam"},
-     .words = {"", "lwp_v", "msnag", "lwp_w", "t1", "t2"}},
+    {.sets = {"train.optimizer.kind=adam"}, .words = {"", "lwp_v", "msnag", "lwp_w", "t1", "t2"}},
 };
 
 static void weights_open(set *s, const rv_net *net, const rv_device *device, rv_train_desc *train,
