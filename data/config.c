@@ -382,10 +382,8 @@ static rv_status checkpoint_load(const loading *load) {
     for (int i = 0; number > 0 && number <= 1e9 && i < 3; i++)
         if (strcmp(end, units[i].name) == 0) config->checkpoint_seconds = number * units[i].seconds;
     if (!config->checkpoint_steps && config->checkpoint_seconds <= 0 && strcmp(text, "1epoch") != 0)
-        FAIL_AT(RV_CONFIG, in.where, "checkpoint.every", NULL,
-                "\"checkpoint.every\" must be updates (500), a time (90s, 10min, 2h) or 1epoch, "
-                "found \"%.80s\"",
-                text);
+        TRY(rv_node_wrong(in.node, "checkpoint.every",
+                          "updates (500), a time (90s, 10min, 2h) or 1epoch"));
     rv_node_become(out, RV_NODE_SCALAR);
     out->quoted = config->checkpoint_steps == 0;
     TRY(rv_strdup(text, &out->text));

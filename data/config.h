@@ -45,6 +45,9 @@ extern const char rv_set_place[];
 void rv_node_become(rv_node *node, rv_node_kind kind);
 bool rv_node_null(const rv_node *node); /* NULL, or a plain scalar that YAML calls null */
 
+/* RV_CONFIG: "path" must be `expected`, and what was found, the text or its kind. (spec.c) */
+RV_CHECKED rv_status rv_node_wrong(const rv_node *node, const char *path, const char *expected);
+
 /* ---- words (words.c)
  * ------------------------------------------------------------------------------- */
 /* The nearest of several words, offered one by one: best stays NULL when none is near. */

@@ -35,7 +35,7 @@ static rv_status write(rv_node *node, const char *text) {
 static rv_status count_load(const keys *k, const char *key, int most, bool *is_auto, int *value) {
     rv_status status = RV_OK;
     rv_node *in = NULL, *out = NULL;
-    char text[32], path[RV_PATH_MAX], *end = NULL;
+    char text[32], allowed[64], path[RV_PATH_MAX], *end = NULL;
     snprintf(path, sizeof path, "pipeline.%s", key);
     TRY(find(k, key, &in, &out));
     bool word = in && in->kind == RV_NODE_SCALAR && strcmp(in->text, "auto") == 0;
@@ -43,9 +43,8 @@ static rv_status count_load(const keys *k, const char *key, int most, bool *is_a
     if (in && !word) {
         bool digits = in->kind == RV_NODE_SCALAR && isdigit((unsigned char)in->text[0]);
         long number = digits ? strtol(in->text, &end, 10) : 0;
-        if (!digits || *end || number < 1 || number > most)
-            FAIL_AT(RV_CONFIG, in->where, path, NULL,
-                    "\"%s\" must be a whole number from 1 to %d, or auto", path, most);
+        snprintf(allowed, sizeof allowed, "a whole number from 1 to %d, or auto", most);
+        if (!digits || *end || number < 1 || number > most) TRY(rv_node_wrong(in, path, allowed));
         *value = (int)number;
     }
     snprintf(text, sizeof text, "%d", *value);
@@ -64,20 +63,24 @@ static rv_status cuts_load(const keys *k) {
     rv_node_become(out, RV_NODE_LIST);
     if (!in || (in->kind == RV_NODE_LIST && in->count == 0)) goto out;
     int count = in->kind == RV_NODE_LIST ? in->count : 1;
-    if (in->kind == RV_NODE_MAP || count >= STAGES_MOST)
+    if (in->kind == RV_NODE_MAP) TRY(rv_node_wrong(in, "pipeline.cuts", "a list of layers"));
+    if (count >= STAGES_MOST)
         FAIL_AT(RV_CONFIG, in->where, "pipeline.cuts", NULL,
-                "\"pipeline.cuts\" must be a list of layers");
+                "\"pipeline.cuts\" has %d entries, at most %d are possible", count,
+                STAGES_MOST - 1);
     TRY(rv_pool_get(config->memory, (size_t)count, sizeof *config->cuts, "cuts", &config->cuts));
     for (int i = 0; i < count; i++) {
         const rv_node *one = in->kind == RV_NODE_LIST ? in->items[i] : in;
         int layer = 0;
-        while (layer < config->net.layer_count && one->kind == RV_NODE_SCALAR &&
+        if (one->kind != RV_NODE_SCALAR)
+            TRY(rv_node_wrong(one, "pipeline.cuts", "a list of names of layers"));
+        while (layer < config->net.layer_count &&
                strcmp(config->net.layers[layer].name, one->text) != 0)
             layer++;
-        if (one->kind != RV_NODE_SCALAR || layer == config->net.layer_count)
+        if (layer == config->net.layer_count)
             FAIL_AT(RV_CONFIG, one->where, "pipeline.cuts", NULL,
                     "\"pipeline.cuts\" names \"%.80s\", which is no layer of the network",
-                    one->kind == RV_NODE_SCALAR ? one->text : "?");
+                    one->text);
         if (layer <= (i > 0 ? config->cuts[i - 1] : 0))
             FAIL_AT(RV_CONFIG, one->where, "pipeline.cuts", NULL,
                     "\"pipeline.cuts\": \"%.80s\" leaves the stage before it without a layer (cuts "
@@ -115,8 +118,7 @@ static rv_status memory_load(const keys *k) {
     for (int i = 0; i < 4 && number > 0; i++)
         if (strcmp(end, units[i].name) == 0) k->config->pipeline_memory = number * units[i].bytes;
     if (!(k->config->pipeline_memory >= 1) || k->config->pipeline_memory > 1e18)
-        FAIL_AT(RV_CONFIG, in->where, "pipeline.memory", NULL,
-                "\"pipeline.memory\" must be bytes (500000, 512MiB, 2GiB), found \"%.40s\"", text);
+        TRY(rv_node_wrong(in, "pipeline.memory", "bytes (500000, 512MiB, 2GiB)"));
     TRY(write(out, text));
     out->quoted = !*end ? in->quoted : true;
 out:
@@ -125,17 +127,13 @@ out:
 
 static rv_status tape_word(const rv_node *node, uint8_t *policy) {
     static const char *const words[] = {"keep", "recompute", "spill"};
-    const char *text = node->kind == RV_NODE_SCALAR ? node->text : "?";
-    for (uint8_t i = 0; i < 3; i++)
-        if (strcmp(text, words[i]) == 0) {
+    for (uint8_t i = 0; node->kind == RV_NODE_SCALAR && i < 3; i++)
+        if (strcmp(node->text, words[i]) == 0) {
             *policy = i;
             return RV_OK;
         }
-    return rv_fail_at(
-        RV_CONFIG, node->where, "pipeline.tape", NULL,
-        "\"pipeline.tape\" must be keep, recompute or spill, for all layers also auto, "
-        "found \"%.40s\"",
-        text);
+    return rv_node_wrong(node, "pipeline.tape",
+                         "keep, recompute or spill, for all layers also auto");
 }
 
 /* One word for all layers, or a map of layers; those it does not name are kept. */
@@ -177,28 +175,35 @@ out:
     return status;
 }
 
+static rv_where correction_place(const keys *k, const rv_node *node) {
+    rv_where where = node->where;
+    if (where.file != rv_set_place) where.file = k->config->path;
+    return where;
+}
+
 /* `gc`, or {lwp_v: {cap: 3}}. */
 static rv_status correction_load(const keys *k, const rv_node *one, rv_node *out,
                                  rv_correction_key *to) {
     rv_status status = RV_OK;
     rv_node *entry = NULL, *inner = NULL;
     const rv_node *map = one->kind == RV_NODE_MAP && one->count == 1 ? one->items[0] : NULL;
-    const rv_node *value =
-        map && map->kind == RV_NODE_MAP && map->count == 1 ? map->items[0] : NULL;
-    char text[40], *end = NULL;
-    to->where = one->where;
-    if (to->where.file != rv_set_place) to->where.file = k->config->path;
+    rv_node *value = map && map->kind == RV_NODE_MAP && map->count == 1 ? map->items[0] : NULL;
+    char text[40], path[RV_PATH_MAX];
+    to->where = to->value_where = correction_place(k, one);
     if (one->kind == RV_NODE_SCALAR) {
         TRY(rv_pool_text(k->config->memory, one->text, &to->name));
         TRY(rv_node_add_text(out, NULL, one->text, true));
         goto out;
     }
-    if (value && value->kind == RV_NODE_SCALAR && isdigit((unsigned char)value->text[0]))
-        to->value = strtod(value->text, &end);
-    if (!end || *end || !isfinite(to->value))
-        FAIL_AT(RV_CONFIG, to->where, "pipeline.corrections", NULL,
-                "an entry of \"pipeline.corrections\" must be a name, or a map like "
-                "{lwp_v: {cap: 3}}");
+    if (!value)
+        TRY(rv_node_wrong(map ? map : one, "pipeline.corrections",
+                          "a list of names, or of maps like {lwp_v: {cap: 3}}"));
+    snprintf(path, sizeof path, "pipeline.corrections.%s", map->key);
+    const rv_section section = {k->config->memory, NULL, path, map->where};
+    const rv_spec number = {
+        .name = value->key, .type = RV_T_REAL, .least = -INFINITY, .most = INFINITY};
+    TRY(rv_spec_read_node(&section, &number, value, &to->value));
+    to->value_where = correction_place(k, value);
     TRY(rv_pool_text(k->config->memory, map->key, &to->name));
     TRY(rv_pool_text(k->config->memory, value->key, &to->parameter));
     rv_real_text(to->value, false, text);
@@ -245,10 +250,7 @@ static rv_status until_load(const keys *k) {
     long long number = isdigit((unsigned char)*text) ? strtoll(text, &end, 10) : 0;
     config->async_epochs = end && strcmp(end, "epoch") == 0;
     if (number < 1 || number > INT32_MAX || (*end && !config->async_epochs))
-        FAIL_AT(RV_CONFIG, in->where, "pipeline.async_until", NULL,
-                "\"pipeline.async_until\" must be updates (500) or epochs (2epoch), found "
-                "\"%.40s\"",
-                text);
+        TRY(rv_node_wrong(in, "pipeline.async_until", "updates (500) or epochs (2epoch)"));
     config->async_until = number;
     TRY(write(out, text));
     out->quoted = config->async_epochs;

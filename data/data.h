@@ -49,8 +49,8 @@ typedef struct rv_data_desc {
 
 typedef struct rv_correction_key { /* an entry of pipeline.corrections, not looked up */
     char *name, *parameter;        /* parameter NULL: its default */
-    double value;
-    rv_where where;
+    double value;                  /* finite */
+    rv_where where, value_where;   /* of the entry, of the parameter */
 } rv_correction_key;
 
 #define RV_HEALTH_NAMES "abort|skip_step"

@@ -27,12 +27,11 @@ static void path_join(char out[RV_PATH_MAX], const char *path, const char *name)
     snprintf(out, RV_PATH_MAX, "%s%s%s", path, *path ? "." : "", name);
 }
 
-/* Says what was expected and what was found, with the text itself where there is one. */
-static rv_status fail_type(const reading *v, const rv_node *node, const char *expected) {
+rv_status rv_node_wrong(const rv_node *node, const char *path, const char *expected) {
     static const char *const found[] = {[RV_NODE_LIST] = "a list", [RV_NODE_MAP] = "a map"};
     bool scalar = node->kind == RV_NODE_SCALAR;
-    return rv_fail_at(RV_CONFIG, node->where, v->path, NULL, "\"%s\" must be %s, found %s%.80s%s",
-                      v->path, expected, scalar ? (node->quoted ? "the text \"" : "\"") : "",
+    return rv_fail_at(RV_CONFIG, node->where, path, NULL, "\"%s\" must be %s, found %s%.80s%s",
+                      path, expected, scalar ? (node->quoted ? "the text \"" : "\"") : "",
                       scalar ? node->text : found[node->kind], scalar ? "\"" : "");
 }
 
@@ -54,7 +53,8 @@ static rv_status parse_wide(const reading *v, const rv_node *node, int64_t *out)
     const char *digits = node->kind == RV_NODE_SCALAR && !node->quoted ? node->text : "";
     const char *first = digits + (*digits == '-' || *digits == '+');
     long long number;
-    if (!*first || first[strspn(first, "0123456789")]) return fail_type(v, node, "a whole number");
+    if (!*first || first[strspn(first, "0123456789")])
+        return rv_node_wrong(node, v->path, "a whole number");
     errno = 0;
     number = strtoll(digits, NULL, 10);
     if (errno)
@@ -86,10 +86,11 @@ static rv_status parse_real(const reading *v, const rv_node *node, double *out) 
     char *end = NULL;
     double number;
     /* strtod also takes "inf", "nan" and hexadecimal, which are no numbers here. */
-    if (!*text || text[strspn(text, "0123456789+-.eE")]) return fail_type(v, node, "a number");
+    if (!*text || text[strspn(text, "0123456789+-.eE")])
+        return rv_node_wrong(node, v->path, "a number");
     number = strtod(text, &end);
-    if (*end || end == text) return fail_type(v, node, "a number");
-    if (isinf(number)) return fail_type(v, node, "a finite number");
+    if (*end || end == text) return rv_node_wrong(node, v->path, "a number");
+    if (isinf(number)) return rv_node_wrong(node, v->path, "a finite number");
     *out = number;
     return check_limits(v, node, number);
 }
@@ -104,7 +105,7 @@ static rv_status read_bool(const reading *v) {
                 *(bool *)v->at = i >= 3;
                 return RV_OK;
             }
-    return fail_type(v, v->node, "true or false");
+    return rv_node_wrong(v->node, v->path, "true or false");
 }
 
 static rv_status read_int(const reading *v) {
@@ -127,7 +128,7 @@ static rv_status read_reals(const reading *v) {
     bool list = v->node->kind == RV_NODE_LIST;
     int count = list ? v->node->count : 1;
     float *data = &reals->value;
-    if (count == 0) return fail_type(v, v->node, "a number or a list of numbers");
+    if (count == 0) return rv_node_wrong(v->node, v->path, "a number or a list of numbers");
     if (list) TRY(rv_pool_get(v->pool, (size_t)count, sizeof *data, v->path, &data));
     for (int i = 0; i < count; i++) {
         const rv_node *node = list ? v->node->items[i] : v->node;
@@ -159,7 +160,7 @@ static rv_status read_choice(const reading *v) {
         rv_nearest_offer(&nearest, at, length);
         at += length + (at[length] == '|');
     }
-    if (!*text) return fail_type(v, v->node, "a word");
+    if (!*text) return rv_node_wrong(v->node, v->path, "a word");
     return rv_fail_at(RV_CONFIG, v->node->where, v->path, rv_nearest_word(&nearest),
                       "\"%s\" must be one of %s, found \"%.80s\"", v->path, v->spec->choices, text);
 }
@@ -172,13 +173,13 @@ static rv_status read_text(const reading *v) {
     size_t size = 1;
     char *text = NULL;
     if (node->kind == RV_NODE_SCALAR) {
-        if (!*node->text && v->spec->least >= 1) return fail_type(v, node, "some text");
+        if (!*node->text && v->spec->least >= 1) return rv_node_wrong(node, v->path, "some text");
         TRY(rv_pool_text(v->pool, node->text, v->at));
         goto out;
     }
-    if (node->kind == RV_NODE_MAP) return fail_type(v, node, "text");
+    if (node->kind == RV_NODE_MAP) return rv_node_wrong(node, v->path, "text");
     for (int i = 0; i < node->count; i++) {
-        if (node->items[i]->kind != RV_NODE_SCALAR) return fail_type(v, node, "text");
+        if (node->items[i]->kind != RV_NODE_SCALAR) return rv_node_wrong(node, v->path, "text");
         size += strlen(node->items[i]->text) + 1;
     }
     TRY(rv_pool_get(v->pool, size, 1, v->path, &text));
@@ -201,7 +202,7 @@ static rv_status read_pair(const reading *v) {
         pair[1] = pair[0];
         goto out;
     }
-    if (node->count != 2) return fail_type(v, node, "a whole number or two");
+    if (node->count != 2) return rv_node_wrong(node, v->path, "a whole number or two");
     for (int i = 0; i < 2; i++)
         TRY(parse_int(v, node->items[i], &pair[i]));
 out:

@@ -95,6 +95,11 @@ static void print_delay(const json_t *plan) {
     free(text);
 }
 
+/* Where one decimal is printed: what rounds to nothing has no sign. */
+static double shown(double percent) {
+    return fabs(percent) < 0.05 ? 0 : percent;
+}
+
 /* Every schedule at the chosen chunks: what the taken one is compared with. */
 static void print_rivals(const json_t *plan) {
     const json_t *rivals = json_object_get(plan, "why"), *rival;
@@ -107,7 +112,7 @@ static void print_rivals(const json_t *plan) {
         }
         printf("  %-14s %10.3f ms  %+6.1f %%  %3.0f slots, %3.0f tapes%s\n",
                word(rival, "schedule"), number(rival, "total_ms"),
-               100 * (number(rival, "against_plan") - 1), number(rival, "slots"),
+               shown(100 * (number(rival, "against_plan") - 1)), number(rival, "slots"),
                number(rival, "tapes"),
                strcmp(word(rival, "schedule"), word(plan, "schedule")) == 0 ? "  <- taken" : "");
     }
@@ -126,7 +131,7 @@ static void print_searched(const json_t *plan) {
                number(searched, "near"));
     if (left)
         printf("          %.0f not all tried: these are at most %.1f %% faster\n", left,
-               100 * (number(plan, "makespan_ms") / number(searched, "left_bound_ms") - 1));
+               shown(100 * (number(plan, "makespan_ms") / number(searched, "left_bound_ms") - 1)));
 }
 
 /* What becomes of tapes, where not all are kept or there was a choice. */

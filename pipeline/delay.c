@@ -248,10 +248,12 @@ rv_status rv_delay_add(rv_delay_desc *desc, const char *name, const char *parame
     if (parameter && (!c->parameter || strcmp(parameter, c->parameter) != 0))
         return rv_fail(RV_CONFIG, "correction %s has no parameter \"%.60s\"%s%s", name, parameter,
                        c->parameter ? ", but " : "", c->parameter ? c->parameter : "");
-    if (parameter && !(value >= c->least && value <= c->most))
-        return rv_fail(RV_CONFIG, "correction %s: %s must be from %g to %g, found %g", name,
-                       parameter, c->least, c->most, value);
     if (desc->on[k]) return rv_fail(RV_CONFIG, "correction %s is there twice", name);
+    bool whole = c->least >= 1;
+    if (parameter && !(value >= c->least && value <= c->most && (!whole || value == floor(value))))
+        return rv_fail(RV_CONFIG,
+                       "correction %s: %s must be a %snumber from %.10g to %.10g, found %.10g",
+                       name, parameter, whole ? "whole " : "", c->least, c->most, value);
     desc->on[k] = true;
     desc->value[k] = parameter ? value : c->initial;
     return RV_OK;

@@ -67,9 +67,9 @@ typedef struct rv_delay_mode {
 typedef struct rv_correction {
     rv_row row;
     int decides, with;
-    const char *parameter; /* NULL: none */
-    double initial, least, most;
-    bool synchronous; /* means something without delay, too */
+    const char *parameter;       /* NULL: none */
+    double initial, least, most; /* from 1 on it counts: whole numbers */
+    bool synchronous;            /* means something without delay, too */
     void (*apply)(const rv_delay_shape *shape, double value, rv_delay_rule *rule);
 } rv_correction;
 

@@ -157,7 +157,7 @@ static rv_status tell(trial *t, rv_plan *plan) {
         work += plan->micros * (cost->f + cost->b + cost->w);
         TRY(stage_tell(t, plan, s));
     }
-    plan->bubble = t->period > 0 ? 1 - work / (plan->workers * t->period) : 0;
+    plan->bubble = t->period > 0 ? rv_idle_share(work, plan->workers * t->period) : 0;
     picture_choose(t, plan);
     int group = rv_group_2bw(plan->stages, plan->chunks);
     bool always_one = t->delay->mode->batch && t->delay->mode->stash;

@@ -114,7 +114,7 @@ static void frame_draw(const axes *a, const rv_panel *panel) {
         cairo_line_to(to, at_x(a, x), a->top + a->height);
         cairo_stroke(to);
         cairo_set_source_rgb(to, 0.2, 0.2, 0.2);
-        snprintf(text, sizeof text, "%.6g", x);
+        snprintf(text, sizeof text, "%.6g", fabs(x) < 1e-9 * step ? 0 : x);
         text_at(to, at_x(a, x), a->top + a->height + SIZE + 4, 0.5, text);
     }
     step = tick_of(a->y1 - a->y0, 5);

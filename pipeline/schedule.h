@@ -65,6 +65,11 @@ typedef struct rv_forecast {
     int *peak_steps;     /* [stages]: the same in time steps (chunk_steps; else one each) */
 } rv_forecast;
 
+/* Share of `whole` in which nothing is done; where all of it is busy, rounding leaves no less. */
+static inline double rv_idle_share(double busy, double whole) {
+    return busy < whole ? 1 - busy / whole : 0;
+}
+
 /* Owned by the caller: zeroed = empty; rv_schedule_finish frees. Lists may be edited in place
  * before they are simulated. */
 typedef struct rv_schedule {

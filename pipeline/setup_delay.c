@@ -53,14 +53,17 @@ static rv_status corrections_add(const rv_config *config, rv_delay_desc *delay) 
         names[i] = rv_table_row(table, i)->name;
     for (int i = 0; i < config->correction_count; i++) {
         const rv_correction_key *it = &config->corrections[i];
+        const bool known = rv_table_find(table, it->name) != NULL;
+        const bool twice = rv_delay_on(delay, it->name, NULL);
         rv_status status = rv_delay_add(delay, it->name, it->parameter, it->value);
         const rv_error error = *rv_error_get();
-        if (status)
-            return rv_fail_at(status, it->where, "pipeline.corrections",
-                              rv_table_find(table, it->name)
-                                  ? NULL
-                                  : rv_name_nearest(it->name, names, table->count),
-                              "%s", error.message);
+        char path[2 * RV_NAME_MAX + 32] = "pipeline.corrections";
+        if (!status) continue;
+        if (known && !twice) /* the parameter is what is wrong */
+            snprintf(path, sizeof path, "pipeline.corrections.%s.%s", it->name, it->parameter);
+        return rv_fail_at(status, known && !twice ? it->value_where : it->where, path,
+                          known ? NULL : rv_name_nearest(it->name, names, table->count), "%s",
+                          error.message);
     }
     return RV_OK;
 }

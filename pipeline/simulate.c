@@ -337,7 +337,7 @@ static void sum_up(const run *r) {
     for (int s = 0; s < schedule->stages; s++)
         busy += schedule->micros * (r->costs->f[s] + r->costs->b[s] + r->costs->w[s]);
     forecast->bubble =
-        forecast->makespan > 0 ? 1 - busy / (schedule->workers * forecast->makespan) : 0;
+        forecast->makespan > 0 ? rv_idle_share(busy, schedule->workers * forecast->makespan) : 0;
 }
 
 rv_status rv_schedule_run(rv_schedule *schedule, const rv_costs *costs, const rv_index *index,

@@ -303,10 +303,11 @@ int64_t rv_timeline_steps(const rv_timeline *it) {
 
 void rv_timeline_times(const rv_timeline *it, int stage, rv_stage_times *out) {
     *out = it->times[stage];
+    out->other = fmax(out->other, 0); /* a difference of sums: rounding may leave less */
 }
 
 double rv_timeline_bubble(const rv_timeline *it) {
-    return it->makespan > 0 ? 1 - it->busy / (it->workers * it->makespan) : NAN;
+    return it->makespan > 0 ? rv_idle_share(it->busy, it->workers * it->makespan) : NAN;
 }
 
 const char *rv_timeline_flaw(rv_timeline *it) {

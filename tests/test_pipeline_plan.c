@@ -132,6 +132,24 @@ static void plan_auto_is_never_slower_than_a_fixed_choice(void **state) {
     json_decref(plan);
 }
 
+/* One device is always busy, and what is nothing but for rounding is printed without a sign. */
+static void plan_prints_no_minus_zero(void **state) {
+    (void)state;
+    static const char *const schedules[] = {"auto", "1f1b", "filldrain", "zb", "pb", "stale"};
+    char chunks[8];
+    deep_put("deep.yaml", "auto", "");
+    assert_int_equal(RUN("plan", "deep.yaml", "--stages", "1", "--json"), 0);
+    tiny_put(in_folder("one.json"), out_text, strlen(out_text));
+    for (int k = 0; k < 6 * 7; k++) {
+        snprintf(chunks, sizeof chunks, "%d", 1 + k / 6);
+        assert_int_equal(RUN("plan", "deep.yaml", "--stages", "1", "--chunks", chunks, "--schedule",
+                             schedules[k % 6], "--profile", "one.json", "--set",
+                             "train.clip_norm=0"),
+                         0);
+        if (strstr(out_text, "-0.0 %")) fail_msg("%s: %s", schedules[k % 6], out_text);
+    }
+}
+
 static void plan_refuses_bad_profiles(void **state) {
     (void)state;
     deep_put("deep.yaml", "auto", "");
@@ -358,6 +376,61 @@ static void corrections_of_the_recipe_reach_the_training(void **state) {
     json_decref(same);
 }
 
+static int lines_of(const char *name) {
+    static char text[1 << 12];
+    int lines = 0;
+    read_text(in_folder(name), text, sizeof text);
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        lines++;
+    return lines;
+}
+
+/* By key, place, what is allowed and what was found; in the recipe and by --set. */
+static void parameters_of_corrections_are_refused_by_name(void **state) {
+    (void)state;
+    static const char *const values[][2] = {
+        {"-1", "-1"},           {"0", "0"},
+        {"1.0e+10", "1e+10"},   {"2.5", "2.5"},
+        {".nan", "\".nan\""},   {"many", "\"many\""},
+        {"1e999", "\"1e999\""}, {"\"3\"", "the text \"3\""},
+        {"[3]", "a list"},
+    };
+    enum { NUMBERS = 4 }; /* the first of them, outside of what is allowed */
+    const rv_table *table = rv_correction_table();
+    char list[128], text[256];
+    int parameters = 0;
+    for (int k = 0; k < 2 * table->count; k++) {
+        const rv_correction *row = (const void *)rv_table_row(table, k / 2);
+        const char *name = row->row.name, *parameter = row->parameter;
+        const bool given = k % 2;
+        if (!parameter) continue;
+        parameters++;
+        for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+            snprintf(list, sizeof list, "[gc, {%s: {%s: %s}}]", name, parameter, values[i][0]);
+            snprintf(text, sizeof text, "pipeline: {stages: 2, schedule: pb, corrections: %s}\n",
+                     given ? "[]" : list);
+            deep_put("deep.yaml", "auto", text);
+            snprintf(text, sizeof text, "pipeline.corrections=%s", list);
+            assert_int_equal(
+                RUN("check", "deep.yaml", "--json", "--set", given ? text : "train.clip_norm=0"),
+                78);
+            json_t *root = parse_out(), *error = json_object_get(root, "error");
+            const char *message = word(error, "message");
+            snprintf(text, sizeof text, "pipeline.corrections.%s.%s", name, parameter);
+            assert_string_equal(word(error, "key"), text);
+            if (!given) assert_int_equal(number(error, "line"), lines_of("deep.yaml"));
+            snprintf(text, sizeof text, "%s, found %s",
+                     i >= NUMBERS                      ? "number"
+                     : strcmp(parameter, "decay") == 0 ? "number from 1e-06 to 0.999999"
+                                                       : "whole number from 1 to 1073741824",
+                     values[i][1]);
+            if (!strstr(message, text)) fail_msg("%s: no \"%s\" in \"%s\"", list, text, message);
+            json_decref(root);
+        }
+    }
+    assert_int_equal(parameters, 2 * 7);
+}
+
 static void delayed_recipes_that_cannot_be_are_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -373,9 +446,9 @@ static void delayed_recipes_that_cannot_be_are_refused(void **state) {
         {"pipeline.corrections=[gc]", "gc has no form for the optimiser adam"},
         {"pipeline.corrections=[lwp_v, lwp_w]", "lwp_w and lwp_v cannot go together"},
         {"pipeline.corrections=[{lwp_v: {cup: 3}}]", "no parameter \"cup\", but cap"},
-        {"pipeline.corrections=[{lwp_v: {cap: 0}}]", "cap must be from 1 to"},
-        {"pipeline.corrections=[{lwp_v: {cap: many}}]", "an entry of"},
-        {"pipeline.corrections=[{lwp_v: 3}]", "an entry of"},
+        {"pipeline.corrections=[{lwp_v: 3}]", "or of maps like {lwp_v: {cap: 3}}, found \"3\""},
+        {"pipeline.corrections=[[gc]]", "or of maps like {lwp_v: {cap: 3}}, found a list"},
+        {"pipeline.corrections=[{gc: 1, t2: 1}]", "or of maps like {lwp_v: {cap: 3}}, found a map"},
         {"pipeline.async_until=0", "pipeline.async_until"},
         {"pipeline.async_until=2epochs", "pipeline.async_until"},
         {"pipeline.schedule=spikepip", "found \"spikepip\""},
@@ -502,6 +575,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_shows_cut_timeline_and_memory),
         cmocka_unit_test(plan_auto_is_never_slower_than_a_fixed_choice),
+        cmocka_unit_test(plan_prints_no_minus_zero),
         cmocka_unit_test(plan_refuses_bad_profiles),
         cmocka_unit_test(impossible_pipelines_are_refused_before_anything_is_written),
         cmocka_unit_test(schedule_files_are_taken_and_bad_ones_refused),
@@ -510,6 +584,7 @@ int main(void) {
         cmocka_unit_test(verify_finds_every_way_identical),
         cmocka_unit_test(verify_finds_every_delayed_mode_identical_to_the_oracle),
         cmocka_unit_test(corrections_of_the_recipe_reach_the_training),
+        cmocka_unit_test(parameters_of_corrections_are_refused_by_name),
         cmocka_unit_test(delayed_recipes_that_cannot_be_are_refused),
         cmocka_unit_test(difference_names_layer_tensor_and_index),
         cmocka_unit_test(training_in_stages_gives_the_files_of_one_device),

@@ -176,6 +176,21 @@ static void simulate_updates_end_after_the_bubble(void **state) {
     rv_schedule_finish(&x);
 }
 
+/* One device never waits, whatever the rounding of sums in two orders. */
+static void simulate_one_stage_has_no_bubble(void **state) {
+    (void)state;
+    for (int k = 1; k <= 64; k++) {
+        cost_data d;
+        rv_schedule x;
+        const rv_costs *costs = equal_costs(&d, 0.1 * k, 0.7 / k, 0.3);
+        make("1f1b", 1, 3, 1 + k % 5, 0, costs, &x);
+        simulate(&x, costs);
+        if (signbit(x.forecast.bubble) || x.forecast.bubble > 1e-12)
+            fail_msg("%d: bubble %g", k, x.forecast.bubble);
+        rv_schedule_finish(&x);
+    }
+}
+
 /* One stage whose items lie in two lists, `count` of them each. */
 static void two_lists(rv_schedule *x, int M, int C, const char *const *texts, int count) {
     assert_int_equal(rv_schedule_init(x, 1, M, C, true, 0), RV_OK);
@@ -242,6 +257,7 @@ int main(void) {
         cmocka_unit_test(simulate_uneven_chunks_weigh_by_steps),
         cmocka_unit_test(simulate_chunk_zero_has_what_is_done_once),
         cmocka_unit_test(simulate_updates_end_after_the_bubble),
+        cmocka_unit_test(simulate_one_stage_has_no_bubble),
         cmocka_unit_test(simulate_two_streams_peak_by_the_clock),
         cmocka_unit_test(simulate_stage_in_two_lists_runs_by_the_graph),
     };
