@@ -36,9 +36,9 @@ typedef struct rv_cost_desc {
                       the sequence is measured, which counts for all of it */
 } rv_cost_desc;
 
-/* parts: first and last set, covering all layers; the rest is filled in. About half a second, or
- * two steps where they take longer than two seconds. RV_RESOURCE: one chunk does not fit the
- * memory. */
+/* parts: first and last set, covering all layers; the rest is filled in. Two steps to warm up, then
+ * five, or up to nine in a second; no more after two seconds, but always one. RV_RESOURCE: one
+ * chunk does not fit the memory. */
 RV_CHECKED rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *parts);
 
 /* Bytes per second that tapes go to a file without a name in the folder (rv_train_desc.scratch) and
