@@ -6,26 +6,15 @@
 #include "tests/accounts.h"
 /* after cmocka.h */
 #include "tests/late.h"
+#include "tests/profile.h"
 
 /* ---- plans of given costs ---------------------------------------------------------------- */
 
-/* Costs that no clock decides: blocks alike, or with `spread` each another. */
-static const char *profile_put(const rv_net *net, double spread) {
-    const char *path = in_folder("profile.json");
-    json_t *blocks = json_array();
-    for (int i = 0; i < net->block_count; i++) {
-        double own = 1 + spread * small_random(5, (uint64_t)i);
-        json_array_append_new(
-            blocks, json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:i}", "first",
-                              rv_net_layer_name(net, net->block_first[i]), "f_ms", own, "b_ms",
-                              1.3 * own, "w_ms", 0.9 * own, "u_ms", 0.2, "norm_ms", 0.0,
-                              "forward_bytes", 0, "backward_bytes", 0, "scratch_bytes", 4096));
-    }
-    json_t *root = json_pack("{s:f, s:f, s:[{s:i, s:o}]}", "latency_ms", 0.01, "bytes_per_s", 1e9,
-                             "points", "chunks", 1, "blocks", blocks);
-    assert_int_equal(json_dump_file(root, path, 0), 0);
-    json_decref(root);
-    return path;
+static const char *profile_of(const rv_net *net, double spread) {
+    const char *first[SMALL_LAYERS];
+    for (int i = 0; i < net->block_count; i++)
+        first[i] = rv_net_layer_name(net, net->block_first[i]);
+    return profile_put(first, net->block_count, spread);
 }
 
 static rv_plan_desc plan_desc(trial *t, double spread) {
@@ -38,7 +27,7 @@ static rv_plan_desc plan_desc(trial *t, double spread) {
                                    .threads = 1},
                           .stages = t->way.stages,
                           .slots = t->way.slots,
-                          .profile = profile_put(t->s.net, spread),
+                          .profile = profile_of(t->s.net, spread),
                           .delay = &t->delay};
 }
 
