@@ -134,7 +134,7 @@ static void begin(run *r, const rv_work *x) {
     seat *it = &r->seats[x->stage];
     int at = r->schedule->first[x->stage] + it->count++;
     it->taken = true, it->work = *x;
-    it->until = r->now + rv_item_cost(r->costs, r->share, x->kind, x->stage, x->chunk);
+    it->until = r->now + rv_item_time(r->costs, r->share, x);
     r->schedule->items[at] = *x;
     forecast->start[at] = r->now, forecast->end[at] = it->until;
     r->free--;

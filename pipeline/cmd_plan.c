@@ -177,6 +177,8 @@ static void print_plan(const json_t *plan) {
            "%.1f %%\n",
            delayed ? "update" : "step", number(plan, "makespan_ms"), number(plan, "lower_bound_ms"),
            number(plan, "one_device_ms"), number(plan, "speed_up"), 100 * number(plan, "bubble"));
+    printf("with items that scatter as they did when they were measured: bubble %.1f %%\n",
+           100 * number(plan, "bubble_expected"));
     if (json_is_number(json_object_get(delay, "step_1f1b_ms")))
         printf(
             "that is with a full pipe, and %.2f times as fast as 1f1b: %.3f ms, bubble %.1f %%\n",

@@ -19,9 +19,6 @@ enum { REPEATS_LEAST = 5, REPEATS_MOST = 9 };
 #define SECONDS_MOST 1.0 /* of repeats beyond the least */
 #define SECONDS_LONG 2.0 /* of the least: a step that takes as long is measured once */
 
-/* Rows of what a step took: every kind, then the items of chunk 0 apart. */
-enum { ONCE = RV_WORK_KINDS, ROWS = ONCE + RV_WORK_BW };
-
 /* ---- one set of parts ------------------------------------------------------------------- */
 
 /* How much of the sequence, and in which order. Lean: W right after its B, and as few slots as keep
@@ -39,8 +36,8 @@ typedef struct rig {
     rv_schedule schedule;
     int *first;
     rv_pipeline *pipeline;
-    int parts;
-    double whole; /* the sequence, as so many times what is run */
+    int parts, items; /* items: of a step, RV_WORK_KINDS x parts x chunks, of which not all are */
+    double whole;     /* the sequence, as so many times what is run */
 } rig;
 
 static void rig_finish(rig *r) {
@@ -70,6 +67,7 @@ static rv_status rig_shape(rig *r, const rv_cost_desc *desc, int count, const rv
     r->batch = *desc->batch;
     if (r->batch.B > r->train.batch) r->batch.B = r->train.batch;
     r->parts = count;
+    r->items = RV_WORK_KINDS * count * of->chunks;
     TRY(rv_alloc((size_t)count, sizeof *one, "costs", &one));
     TRY(rv_alloc((size_t)count + 1, sizeof *r->first, "cuts", &r->first));
     for (int i = 0; i < count; i++)
@@ -184,8 +182,12 @@ out:
     return status;
 }
 
+static int item_at(const rig *r, int kind, int part, int chunk) {
+    return (kind * r->parts + part) * r->train.chunks + chunk;
+}
+
 /* One step: every part goes on as long as it can before the next is tried, so its weights stay in
- * the caches as they would on a core of its own. seconds: [ROWS][parts], added to. */
+ * the caches as they would on a core of its own. seconds: [items], of those that there are. */
 static rv_status rig_step(rig *r, double *seconds) {
     rv_status status = RV_OK;
     int ended = 0;
@@ -204,10 +206,7 @@ static rv_status rig_step(rig *r, double *seconds) {
                 double begun = rv_host_seconds();
                 TRY(item_run(stage, &turn));
                 if (turn != RV_TURN_DONE) continue;
-                double took = rv_host_seconds() - begun;
-                seconds[work.kind * r->parts + i] += took;
-                if (work.chunk == 0 && work.kind < RV_WORK_BW)
-                    seconds[(ONCE + work.kind) * r->parts + i] += took;
+                seconds[item_at(r, work.kind, i, work.chunk)] = rv_host_seconds() - begun;
             }
             ended += turn == RV_TURN_END;
         }
@@ -229,11 +228,11 @@ typedef struct helper {
 } helper;
 
 /* With memory that was touched once: fresh pages and the drawing of weights would slow down what is
- * timed beside them. seconds: [ROWS][parts]. */
+ * timed beside them. seconds: [items]. */
 static rv_status helper_open(const helper *h, rig *r, double **seconds) {
     rv_status status = RV_OK;
-    TRY(rv_alloc((size_t)h->count * ROWS, sizeof **seconds, "costs", seconds));
     TRY(rig_open(r, h->desc, h->count, h->parts, &h->of));
+    TRY(rv_alloc((size_t)r->items, sizeof **seconds, "costs", seconds));
     TRY(rig_step(r, *seconds));
 out:
     return status;
@@ -297,13 +296,36 @@ static double median(double *values, int count) {
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* seconds: [repeats][ROWS][parts]. Each row and part has its own median: a disturbance hits one
- * item of one repeat, and must not make the whole repeat worthless. */
-static double cost_of(const double *seconds, int repeats, int parts, int row, int part) {
-    double values[REPEATS_MOST];
+/* Of the first `chunks` items of a kind. seconds: [repeats][items]. Each kind and part has its own
+ * median: a disturbance hits one item of one repeat, and must not make the whole repeat worthless.
+ */
+static double cost_of(const rig *r, const double *seconds, int repeats, int kind, int part,
+                      int chunks) {
+    double values[REPEATS_MOST] = {0};
     for (int i = 0; i < repeats; i++)
-        values[i] = seconds[(i * ROWS + row) * parts + part];
+        for (int c = 0; c < chunks; c++)
+            values[i] += seconds[i * r->items + item_at(r, kind, part, c)];
     return median(values, repeats);
+}
+
+/* How far items lie from the mean of their kind, chunk 0 apart; from absolute deviations, which a
+ * single disturbance does not rule: of the distribution of rv_item_time they are 2/e of the
+ * standard deviation. */
+static double scatter_of(const rig *r, const double *seconds, int repeats, int part) {
+    const double share = 0.5 * exp(1);
+    const int C = r->train.chunks, from = C > 1, count = repeats * (C - from);
+    double all = 0, apart = 0;
+    for (int k = RV_WORK_F; k <= RV_WORK_W; k++) {
+        double sum = 0;
+        for (int n = 0; n < count; n++)
+            sum += seconds[n % repeats * r->items + item_at(r, k, part, from + n / repeats)];
+        for (int n = 0; n < count; n++)
+            apart +=
+                fabs(seconds[n % repeats * r->items + item_at(r, k, part, from + n / repeats)] -
+                     sum / count);
+        all += sum;
+    }
+    return all > 0 ? fmin(1, share * apart / all) : 0;
 }
 
 /* What the other chunks took tells what chunk 0 would have taken, were it like them. */
@@ -321,13 +343,14 @@ static double sum_of(const rig *r, double run, double once) {
 /* From medians. */
 static void costs_of(const rig *r, const double *seconds, int repeats, int i, rv_part_cost *part) {
     double *const kinds[] = {&part->f, &part->b, &part->w};
-    part->u = cost_of(seconds, repeats, r->parts, RV_WORK_U, i);
-    part->norm = cost_of(seconds, repeats, r->parts, RV_WORK_NORM, i);
+    part->u = cost_of(r, seconds, repeats, RV_WORK_U, i, 1);
+    part->norm = cost_of(r, seconds, repeats, RV_WORK_NORM, i, 1);
     for (int k = RV_WORK_F; k <= RV_WORK_W; k++) {
-        double run = cost_of(seconds, repeats, r->parts, k, i);
-        part->once[k] = once_of(r, run, cost_of(seconds, repeats, r->parts, ONCE + k, i));
+        double run = cost_of(r, seconds, repeats, k, i, r->train.chunks);
+        part->once[k] = once_of(r, run, cost_of(r, seconds, repeats, k, i, 1));
         *kinds[k] = sum_of(r, run, part->once[k]);
     }
+    part->scatter = scatter_of(r, seconds, repeats, i);
 }
 
 /* Messages of a full micro-batch, though the one at hand may be smaller: a plan holds for all. */
@@ -344,7 +367,6 @@ static void bytes_of(const rig *r, int T, rv_part_cost *parts) {
  * shared: so helpers do the same work for as long as the clock runs. */
 rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *parts) {
     rv_status status = RV_OK;
-    size_t size = (size_t)count * ROWS;
     int others = (desc->busy < rv_host_threads() ? desc->busy : rv_host_threads()) - 1;
     int repeats = 0, started = 0;
     double *seconds = NULL, before, each;
@@ -354,23 +376,21 @@ rv_status rv_cost_measure(const rv_cost_desc *desc, int count, rv_part_cost *par
     sem_t warm;
     rig r = {0};
     (void)sem_init(&warm, 0, 0); /* of one process, from zero: cannot fail */
-    TRY(rv_alloc(size * REPEATS_MOST, sizeof *seconds, "costs", &seconds));
     if (others > 0) TRY(rv_alloc((size_t)others, sizeof *helpers, "threads", &helpers));
     rv_host_trim();
     before = rv_host_resident();
     TRY(extent_find(desc, count, parts, &of, &each));
     TRY(rig_open(&r, desc, count, parts, &of));
+    TRY(rv_alloc((size_t)r.items * REPEATS_MOST, sizeof *seconds, "costs", &seconds));
     TRY(rig_step(&r, seconds)); /* first touch of memory */
     each = fmax(each, rv_host_resident() - before);
     others = helpers_fitting(desc, others, each);
     started = helpers_start(helpers, others, &(helper){desc, count, parts, of, &warm, &stop, 0});
     helpers_wait(&warm, started);
-    /* rig_step adds, and the row of the warm-up is used again for the first repeat. */
-    memset(seconds, 0, size * sizeof *seconds);
     double begun = rv_host_seconds();
     while (repeats < REPEATS_MOST &&
            rv_host_seconds() - begun < (repeats < REPEATS_LEAST ? SECONDS_LONG : SECONDS_MOST))
-        TRY(rig_step(&r, seconds + size * (size_t)repeats++));
+        TRY(rig_step(&r, seconds + (size_t)r.items * (size_t)repeats++));
     for (int i = 0; i < count; i++)
         costs_of(&r, seconds, repeats, i, &parts[i]);
     bytes_of(&r, desc->net->desc->steps, parts);

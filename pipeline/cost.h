@@ -17,6 +17,7 @@ typedef struct rv_part_cost {
     int first, last;
     double f, b, w, u, norm;
     double once[RV_WORK_BW]; /* of f, b, w: what chunk 0 has beside its share of the rest */
+    double scatter; /* of an item: standard deviation of its time over its mean, at most 1 */
     double forward_bytes, backward_bytes; /* over the cut after it, whole sequence */
     double scratch_bytes;                 /* largest arena of an item */
 } rv_part_cost;

@@ -38,6 +38,7 @@ rv_part_cost rv_plan_cost_at(const rv_cost_points *points, int part, int chunks)
     const double whole[] = {cost.f, cost.b, cost.w};
     for (int w = RV_WORK_F; w <= RV_WORK_W; w++)
         cost.once[w] = fmin(other->once[w], whole[w]);
+    cost.scatter = between(one->scatter, other->scatter, fmin(1, share));
     cost.scratch_bytes = fmax(one->scratch_bytes, other->scratch_bytes);
     return scratch_scaled(points, cost, chunks);
 }
@@ -126,6 +127,7 @@ static rv_status points_sum(const rv_cost_points *blocks, const int *first, int 
                 sum->norm += share * block->norm;
                 for (int w = RV_WORK_F; w <= RV_WORK_W; w++)
                     sum->once[w] += share * block->once[w];
+                sum->scatter = fmax(sum->scatter, share > 0 ? block->scatter : 0);
                 if (share > 0) sum->scratch_bytes = fmax(sum->scratch_bytes, block->scratch_bytes);
             }
         }
@@ -362,7 +364,7 @@ void rv_plan_tell(rv_plan *plan) {
     const rv_forecast *forecast = &plan->schedule.forecast;
     if (plan->delay.mode) return;
     plan->step = plan->until = forecast->total;
-    plan->bubble = forecast->bubble;
+    plan->bubble = plan->expected = forecast->bubble;
     for (int i = 0; i < plan->stages; i++) {
         const rv_part_cost *cost = &plan->stage[i].cost;
         plan->stage[i].busy =
@@ -384,6 +386,7 @@ static rv_status sum_up(const rv_plan_desc *desc, rv_plan_search *s, rv_plan *pl
     }
     rv_plan_tell(plan);
     TRY(rv_plan_costs(s, plan->chunks, &costs));
+    if (!s->delay) TRY(rv_schedule_expect(&plan->schedule, costs, &plan->expected));
     TRY(rv_schedule_bound(plan->stages, plan->micros, plan->chunks, &costs, &plan->bound));
     if (s->delay) plan->bound = fmax(busiest, plan->ranks.period);
     TRY(rv_plan_rivals(s, plan));

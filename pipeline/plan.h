@@ -77,6 +77,7 @@ typedef struct rv_plan {
     int *first;     /* [stages + 1] layers */
     rv_schedule schedule;
     double step, bubble;  /* seconds; the share of the stages' time, U and NORM left out */
+    double expected;      /* the bubble where items scatter as they did when they were measured */
     double from, until;   /* times of the schedule between which it is shown */
     rv_searched searched; /* how thorough the search was */
     rv_plan_stage *stage;
@@ -106,7 +107,7 @@ RV_CHECKED rv_status rv_plan_make(const rv_plan_desc *desc, rv_plan *out);
 /* One stage with nothing to choose: nothing is measured, costs are all 1 and `serial` 0. */
 RV_CHECKED rv_status rv_plan_one(const rv_net *net, const rv_train_desc *train, rv_plan *out);
 void rv_plan_finish(rv_plan *plan);
-void rv_plan_tell(rv_plan *plan); /* step, bubble, busy from the schedule of a step */
+void rv_plan_tell(rv_plan *plan); /* step, bubbles, busy from the schedule of a step */
 double rv_plan_stage_bytes(const rv_plan_stage *stage);
 bool rv_plan_mixes(const rv_plan_desc *desc); /* policies of tapes are chosen */
 /* Another mix may be faster by this share; 0: none is. */

@@ -10,16 +10,16 @@
 /* Items that are simulated at most where fewer updates will do, updates that are looked at. */
 enum { ITEMS = 2000000, LOOK = 24, LOOK_LEAST = 4 };
 /* Costs are measured: a rate that differs by less is the same. */
-static const double close = 1e-6;
+static const double close = 1e-3;
 
 typedef struct trial {
     rv_plan_search *search;
     const rv_delay_desc *delay;
     int chunks;
-    int from, to, updates; /* the pipe is full from `from` on; looked at until `to`; simulated */
-    rv_schedule schedule;  /* the one tried last */
-    double period;
-    rv_ranks ranks; /* the same, of a mode of blocks */
+    int from, to, updates;   /* the pipe is full from `from` on; looked at until `to`; simulated */
+    rv_schedule schedule;    /* the one tried last */
+    double period, expected; /* of an update; where items scatter: mean over the draws */
+    rv_ranks ranks;          /* the same, of a mode of blocks */
 } trial;
 
 static trial trial_of(rv_plan_search *s, const rv_delay_desc *delay, int chunks) {
@@ -44,22 +44,33 @@ out:
     return status;
 }
 
+static double period_of(const trial *t) {
+    return (rv_schedule_made(&t->schedule, 0, t->to) - rv_schedule_made(&t->schedule, 0, t->from)) /
+           (t->to - t->from);
+}
+
 static rv_status try_slots(trial *t, int slots) {
     rv_status status = RV_OK;
     rv_plan_search *s = t->search;
     rv_costs costs;
     rv_schedule_finish(&t->schedule);
     TRY(rv_plan_costs(s, t->chunks, &costs));
+    t->expected = 0;
     if (t->delay->mode->blocks) {
         TRY(try_blocks(t, &costs, slots));
-    } else {
-        TRY(rv_schedule_endless(t->delay, s->stages, s->micros, t->chunks, t->updates, slots,
-                                &t->schedule));
-        TRY(rv_schedule_simulate(&t->schedule, &costs, NULL));
+        t->expected = t->period = period_of(t);
+        goto out;
     }
-    t->period =
-        (rv_schedule_made(&t->schedule, 0, t->to) - rv_schedule_made(&t->schedule, 0, t->from)) /
-        (t->to - t->from);
+    TRY(rv_schedule_endless(t->delay, s->stages, s->micros, t->chunks, t->updates, slots,
+                            &t->schedule));
+    const int draws = rv_schedule_draws(&t->schedule, &costs);
+    for (int n = draws; n >= 0; n--) { /* at last without scatter: that stays */
+        costs.draw = (uint32_t)n;
+        TRY(rv_schedule_simulate(&t->schedule, &costs, NULL));
+        t->period = period_of(t);
+        if (n > 0) t->expected += t->period / draws;
+    }
+    if (draws == 0) t->expected = t->period;
 out:
     return status;
 }
@@ -68,7 +79,7 @@ out:
  * may wait for each other. */
 static rv_status are_enough(trial *t, int slots, double period, bool *enough) {
     const rv_status status = try_slots(t, slots);
-    *enough = status == RV_OK && t->period <= period;
+    *enough = status == RV_OK && t->expected <= period;
     return status == RV_CONFIG ? RV_OK : status;
 }
 
@@ -78,7 +89,7 @@ static rv_status fewest_slots(trial *t) {
     int low = 0, high = 1;
     bool enough = false;
     TRY(try_slots(t, 0));
-    const double period = t->period * (1 + close);
+    const double period = t->expected * (1 + close);
     for (;; low = high, high *= 2) {
         TRY(are_enough(t, high, period, &enough));
         if (enough) break;
@@ -158,6 +169,7 @@ static rv_status tell(trial *t, rv_plan *plan) {
         TRY(stage_tell(t, plan, s));
     }
     plan->bubble = t->period > 0 ? rv_idle_share(work, plan->workers * t->period) : 0;
+    plan->expected = t->expected > 0 ? rv_idle_share(work, plan->workers * t->expected) : 0;
     picture_choose(t, plan);
     int group = rv_group_2bw(plan->stages, plan->chunks);
     bool always_one = t->delay->mode->batch && t->delay->mode->stash;

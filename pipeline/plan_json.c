@@ -96,7 +96,7 @@ json_t *rv_plan_json(const rv_plan *plan, const rv_net *net) {
     return json_pack(
         "{s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, "
         "s:o, "
-        "s:o, s:o, s:o, s:o}",
+        "s:o, s:o, s:o, s:o, s:f}",
         "schedule", plan->schedule.name, "stages", plan->stages, "workers", plan->workers, "chunks",
         plan->chunks, "micro_batches", plan->micros, "slots", plan->schedule.slots, "makespan_ms",
         1e3 * plan->step, "bubble", plan->bubble, "lower_bound_ms", 1e3 * plan->bound,
@@ -104,5 +104,5 @@ json_t *rv_plan_json(const rv_plan *plan, const rv_net *net) {
         plan->bytes, "copy_bytes", plan->copy, "latency_ms", 1e3 * plan->latency, "bytes_per_s",
         plan->bandwidth, "stage", stages, "why", rivals, "picture", lines, "profile",
         rv_profile_json(plan, net), "searched", searched_json(plan), "delay", delay_json(plan),
-        "tapes_chosen", mixed_json(plan));
+        "tapes_chosen", mixed_json(plan), "bubble_expected", plan->expected);
 }

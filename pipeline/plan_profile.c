@@ -10,14 +10,14 @@
 /* ---- writing ---------------------------------------------------------------------------- */
 
 static json_t *block_json(const rv_part_cost *block, const rv_net *net) {
-    return json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "first",
-                     rv_net_layer_name(net, block->first), "last",
-                     rv_net_layer_name(net, block->last - 1), "f_ms", 1e3 * block->f, "b_ms",
-                     1e3 * block->b, "w_ms", 1e3 * block->w, "u_ms", 1e3 * block->u, "norm_ms",
-                     1e3 * block->norm, "f_once_ms", 1e3 * block->once[RV_WORK_F], "b_once_ms",
-                     1e3 * block->once[RV_WORK_B], "w_once_ms", 1e3 * block->once[RV_WORK_W],
-                     "forward_bytes", block->forward_bytes, "backward_bytes", block->backward_bytes,
-                     "scratch_bytes", block->scratch_bytes);
+    return json_pack(
+        "{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "first",
+        rv_net_layer_name(net, block->first), "last", rv_net_layer_name(net, block->last - 1),
+        "f_ms", 1e3 * block->f, "b_ms", 1e3 * block->b, "w_ms", 1e3 * block->w, "u_ms",
+        1e3 * block->u, "norm_ms", 1e3 * block->norm, "f_once_ms", 1e3 * block->once[RV_WORK_F],
+        "b_once_ms", 1e3 * block->once[RV_WORK_B], "w_once_ms", 1e3 * block->once[RV_WORK_W],
+        "scatter", block->scatter, "forward_bytes", block->forward_bytes, "backward_bytes",
+        block->backward_bytes, "scratch_bytes", block->scratch_bytes);
 }
 
 json_t *rv_profile_json(const rv_plan *plan, const rv_net *net) {
@@ -45,6 +45,7 @@ static bool number(const json_t *object, const char *key, double *out) {
 
 static rv_status block_read(const char *path, const json_t *json, const rv_net *net, int i,
                             rv_part_cost *block) {
+    static const double whole = 1;
     const struct {
         const char *key;
         double *to, scale;
@@ -58,6 +59,7 @@ static rv_status block_read(const char *path, const json_t *json, const rv_net *
         {"f_once_ms", &block->once[RV_WORK_F], 1e-3, &block->f},
         {"b_once_ms", &block->once[RV_WORK_B], 1e-3, &block->b},
         {"w_once_ms", &block->once[RV_WORK_W], 1e-3, &block->w},
+        {"scatter", &block->scatter, 1, &whole},
         {"forward_bytes", &block->forward_bytes, 1, NULL},
         {"backward_bytes", &block->backward_bytes, 1, NULL},
         {"scratch_bytes", &block->scratch_bytes, 1, NULL},

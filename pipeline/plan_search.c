@@ -22,7 +22,7 @@ rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs) {
         rv_part_cost cost;
         TRY(rv_plan_cost(s, i, chunks, &cost));
         s->f[i] = cost.f, s->b[i] = cost.b, s->w[i] = cost.w;
-        s->u[i] = cost.u, s->norm[i] = cost.norm;
+        s->u[i] = cost.u, s->norm[i] = cost.norm, s->scatter[i] = cost.scatter;
         for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
             s->once[k][i] = cost.once[k];
     }
@@ -33,7 +33,8 @@ rv_status rv_plan_costs(void *search, int chunks, rv_costs *costs) {
                         .u = s->u,
                         .norm = s->norm,
                         .steps = s->steps,
-                        .latency = s->latency};
+                        .latency = s->latency,
+                        .scatter = s->scatter};
 out:
     return status;
 }
@@ -65,10 +66,11 @@ rv_status rv_plan_search_init(rv_plan_search *s, const rv_plan_desc *desc, const
                           .cached = plan->cached,
                           .delay = desc->delay && desc->delay->mode ? desc->delay : NULL,
                           .idle = desc->stages * desc->cost.threads < rv_host_threads()};
-    TRY(rv_alloc((5 + RV_WORK_BW) * n, sizeof *s->f, "costs", &s->f));
+    TRY(rv_alloc((6 + RV_WORK_BW) * n, sizeof *s->f, "costs", &s->f));
     s->b = s->f + n, s->w = s->b + n, s->u = s->w + n, s->norm = s->u + n;
+    s->scatter = s->norm + n;
     for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
-        s->once[k] = s->norm + ((size_t)k + 1) * n;
+        s->once[k] = s->scatter + ((size_t)k + 1) * n;
     TRY(rv_plan_units_create(s));
     if (!rv_plan_mixes(desc)) goto out;
     TRY(rv_alloc(n, sizeof *s->policy, "policies of tapes", &s->policy));

@@ -21,7 +21,7 @@ typedef struct rv_plan_search {
     const int *first; /* [stages + 1] layers */
     int stages, workers, micros, steps;
     double latency;
-    double *f, *b, *w, *u, *norm, *once[RV_WORK_BW];
+    double *f, *b, *w, *u, *norm, *scatter, *once[RV_WORK_BW];
     /* Tapes: */
     const uint8_t *tape; /* [layers] rv_tape_policy; NULL: all kept */
     uint8_t *policy;     /* [stages] that is tried, for all layers of a stage; NULL: the recipe's */

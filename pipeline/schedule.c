@@ -158,6 +158,15 @@ double rv_item_cost(const rv_costs *costs, const double *share, rv_work_kind kin
     return (whole[kind][stage] - once) * share[chunk] + (chunk == 0 ? once : 0);
 }
 
+double rv_item_time(const rv_costs *costs, const double *share, const rv_work *x) {
+    const uint32_t counter[4] = {x->stage, x->kind, (uint32_t)x->micro, x->chunk};
+    const double cost = rv_item_cost(costs, share, x->kind, x->stage, x->chunk);
+    uint32_t out[4];
+    if (costs->draw == 0) return cost;
+    rv_philox(out, counter, costs->draw);
+    return cost * (1 - costs->scatter[x->stage] * (1 + log1p(-(double)rv_uniform(out[0]))));
+}
+
 static void index_finish(rv_index *index) {
     rv_free(index->share);
     rv_free(index->home);

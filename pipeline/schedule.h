@@ -52,6 +52,10 @@ typedef struct rv_costs {
     int steps;      /* of a sequence, cut as evenly as whole steps can be; 0: chunks all alike */
     const int *cap; /* [stages]: tapes, in chunks, a stage may hold; NULL: no limit */
     double latency; /* of one message */
+    const double *scatter; /* [stages]: standard deviation of what an item takes, over its cost; may
+                              be NULL where draw is 0 */
+    uint32_t draw; /* which times are drawn: they depend on it and on the item alone. 0: every item
+                      takes what it costs */
 } rv_costs;
 
 /* ---- schedules -------------------------------------------------------------------------- */
@@ -146,6 +150,12 @@ const char *rv_cause_name(rv_flaw_cause cause); /* "order_in_stage", ... */
 RV_CHECKED rv_status rv_schedule_simulate(rv_schedule *schedule, const rv_costs *costs,
                                           rv_flaw *flaw);
 
+/* Draws of times to take a mean over; few of long schedules. 0: no stage's items scatter. */
+int rv_schedule_draws(const rv_schedule *schedule, const rv_costs *costs);
+/* The bubble to expect where items scatter: mean over the draws. The schedule can run; its forecast
+ * is then that without scatter. */
+RV_CHECKED rv_status rv_schedule_expect(rv_schedule *schedule, rv_costs costs, double *bubble);
+
 /* ---- lower bounds (bound.c) ------------------------------------------------------------- */
 /* No synchronous schedule of these costs has a smaller makespan (golden README, section 2). */
 RV_CHECKED rv_status rv_schedule_bound(int stages, int micros, int chunks, const rv_costs *costs,
@@ -164,6 +174,9 @@ void rv_chunk_shares(const rv_costs *costs, int chunks, double *share);
 /* Of an item; share [chunks], as rv_chunk_shares gives it. */
 double rv_item_cost(const rv_costs *costs, const double *share, rv_work_kind kind, int stage,
                     int chunk);
+/* What it takes in the costs' draw: few items take much longer and none much shorter, an
+ * exponential distribution moved to mean 1. */
+double rv_item_time(const rv_costs *costs, const double *share, const rv_work *work);
 
 /* ---- text form (schedule_text.c) -------------------------------------------------------- */
 /* A header of `key value` lines, then `worker K` and its items, free in white space, # to the end

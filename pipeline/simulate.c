@@ -117,10 +117,6 @@ static int needs_of(const run *r, int p, need needs[NEEDS_MOST]) {
     return n;
 }
 
-static double cost_of(const run *r, const rv_work *x) {
-    return rv_item_cost(r->costs, r->index->share, x->kind, x->stage, x->chunk);
-}
-
 /* ---- going on --------------------------------------------------------------------------- */
 
 /* One part of a node has ended; its last part frees those who wait. */
@@ -164,7 +160,8 @@ static void list_go(run *r, int k) {
             start = fmax(start, it->end + needs[i].latency);
         }
         schedule->forecast.start[p] = start;
-        schedule->forecast.end[p] = r->free[k] = start + cost_of(r, &schedule->items[p]);
+        schedule->forecast.end[p] = r->free[k] =
+            start + rv_item_time(r->costs, r->index->share, &schedule->items[p]);
         item_end(r, p, r->free[k]);
     }
     r->lacks[k] = -1;
@@ -324,6 +321,15 @@ out:
     return status;
 }
 
+/* Of F, B and W, as drawn. */
+static double busy_of(const rv_schedule *schedule) {
+    const rv_forecast *forecast = &schedule->forecast;
+    double busy = 0;
+    for (int p = 0; p < rv_schedule_count(schedule); p++)
+        if (schedule->items[p].kind < RV_WORK_U) busy += forecast->end[p] - forecast->start[p];
+    return busy;
+}
+
 static void sum_up(const run *r) {
     const rv_schedule *schedule = r->schedule;
     rv_forecast *forecast = &r->schedule->forecast;
@@ -336,6 +342,7 @@ static void sum_up(const run *r) {
     }
     for (int s = 0; s < schedule->stages; s++)
         busy += schedule->micros * (r->costs->f[s] + r->costs->b[s] + r->costs->w[s]);
+    if (r->costs->draw) busy = busy_of(schedule);
     forecast->bubble =
         forecast->makespan > 0 ? rv_idle_share(busy, schedule->workers * forecast->makespan) : 0;
 }
@@ -377,5 +384,30 @@ rv_status rv_schedule_run(rv_schedule *schedule, const rv_costs *costs, const rv
     sum_up(&r);
 out:
     run_finish(&r);
+    return status;
+}
+
+/* ---- items that scatter ----------------------------------------------------------------- */
+
+int rv_schedule_draws(const rv_schedule *schedule, const rv_costs *costs) {
+    enum { ITEMS = 1000000, MOST = 16 };
+    const int count = rv_schedule_count(schedule), most = ITEMS / (count > 0 ? count : 1);
+    for (int s = 0; costs->scatter && s < schedule->stages; s++)
+        if (costs->scatter[s] > 0) return most < 1 ? 1 : most < MOST ? most : MOST;
+    return 0;
+}
+
+rv_status rv_schedule_expect(rv_schedule *schedule, rv_costs costs, double *bubble) {
+    rv_status status = RV_OK;
+    const int draws = rv_schedule_draws(schedule, &costs);
+    *bubble = draws ? 0 : schedule->forecast.bubble;
+    for (int n = draws; n > 0; n--) {
+        costs.draw = (uint32_t)n;
+        TRY(rv_schedule_simulate(schedule, &costs, NULL));
+        *bubble += schedule->forecast.bubble / draws;
+    }
+    costs.draw = 0;
+    if (draws) TRY(rv_schedule_simulate(schedule, &costs, NULL));
+out:
     return status;
 }

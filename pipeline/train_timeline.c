@@ -33,7 +33,7 @@ rv_status rv_training_timeline(rv_training *training) {
     json_t *stages = NULL;
     if (!timeline || rv_timeline_steps(timeline) == 0) return RV_OK;
     /* Where nothing was to be chosen costs were not measured: there is no plan to compare with. */
-    double planned = plan->serial > 0 ? plan->bubble : NAN;
+    double planned = plan->serial > 0 ? plan->expected : NAN;
     double measured = rv_timeline_bubble(timeline);
     stages = json_array();
     for (int s = 0; s < plan->stages; s++) {

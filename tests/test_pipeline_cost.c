@@ -15,6 +15,32 @@ static double number(const json_t *object, const char *key) {
     return json_number_value(value);
 }
 
+/* Without it the bubble that is expected is that of equal items. */
+static void plan_expects_what_the_profile_scatters(const json_t *measured) {
+    json_t *profile = json_deep_copy(measured), *blocks, *plan, *block;
+    size_t i;
+    blocks = json_object_get(json_array_get(json_object_get(profile, "points"), 0), "blocks");
+    for (int n = 0; n < 3; n++) {
+        json_array_foreach(blocks, i, block) {
+            double got = number(block, "scatter");
+            assert_true(n > 0 || (got >= 0 && got <= 1));
+            json_object_set_new(block, "scatter", json_real(n == 2 ? 1.1 : 0.4 * n));
+        }
+        assert_int_equal(json_dump_file(profile, in_folder("scatter.json"), 0), 0);
+        if (n == 2) break;
+        assert_int_equal(RUN("plan", "held.yaml", "--chunks", "8", "--json", "--stages", "2",
+                             "--schedule", "1f1b", "--profile", "scatter.json"),
+                         0);
+        plan = parse_out();
+        double more = number(plan, "bubble_expected") - number(plan, "bubble");
+        assert_true(n ? more > 0.001 : more == 0);
+        json_decref(plan);
+    }
+    ERROR(65, "block 0 has more scatter than all of it", "plan", "held.yaml", "--profile",
+          "scatter.json");
+    json_decref(profile);
+}
+
 /* The product with an input that is held, and its weight gradient, are work of chunk 0. */
 static void plan_gives_chunk_zero_what_is_done_once(void **state) {
     (void)state;
@@ -37,6 +63,7 @@ static void plan_gives_chunk_zero_what_is_done_once(void **state) {
     json_t *block = json_array_get(json_object_get(points, "blocks"), 0);
     assert_true(number(block, "f_once_ms") > 0.3 * number(block, "f_ms"));
     assert_true(number(block, "w_once_ms") > 0.3 * number(block, "w_ms"));
+    plan_expects_what_the_profile_scatters(profile);
     /* A profile may lack it, but not have more of it than of the whole. */
     json_object_del(block, "f_once_ms");
     assert_int_equal(json_dump_file(profile, in_folder("held.json"), 0), 0);

@@ -251,6 +251,68 @@ static void simulate_stage_in_two_lists_runs_by_the_graph(void **state) {
     rv_schedule_finish(&x);
 }
 
+/* Mean, deviation and least of what is drawn; a time belongs to its item and draw. */
+static void items_scatter_around_what_they_cost(void **state) {
+    (void)state;
+    enum { ITEMS = 20000 };
+    static const double scatter[] = {0.5, 0.2}, share[] = {0.5, 0.5};
+    cost_data d;
+    rv_costs costs = *equal_costs(&d, 4, 2, 2);
+    costs.scatter = scatter;
+    for (uint32_t n = 1; n <= 2; n++) {
+        double sum = 0, squares = 0, least = INFINITY;
+        costs.draw = n;
+        for (int i = 0; i < ITEMS; i++) {
+            const rv_work work = {.kind = RV_WORK_BW, .stage = 1, .micro = i, .chunk = i % 2};
+            double time = rv_item_time(&costs, share, &work) / 2;
+            sum += time, squares += time * time, least = fmin(least, time);
+        }
+        double mean = sum / ITEMS;
+        assert_float_equal(mean, 1, 0.005);
+        assert_float_equal(sqrt(squares / ITEMS - mean * mean), scatter[1], 0.01);
+        assert_true(least >= 0.8 && least < 0.801);
+    }
+    const rv_work one = {.kind = RV_WORK_F, .stage = 0, .micro = 3, .chunk = 1};
+    const double second = rv_item_time(&costs, share, &one);
+    costs.draw = 1;
+    assert_true(rv_item_time(&costs, share, &one) != second);
+    costs.draw = 2;
+    assert_true(rv_item_time(&costs, share, &one) == second);
+    costs.draw = 0;
+    assert_true(rv_item_time(&costs, share, &one) == 2);
+}
+
+/* Stages in turn lose what items scatter, one stage alone nothing; the forecast stays that of equal
+ * items. */
+static void expected_bubble_has_the_scatter_in_it(void **state) {
+    (void)state;
+    static const double none[] = {0, 0}, scatter[] = {0.25, 0.25};
+    cost_data d;
+    for (int S = 1; S <= 2; S++) {
+        rv_costs costs = *equal_costs(&d, 1, 2, 0);
+        rv_schedule x;
+        double bubble[3];
+        costs.scatter = none;
+        make("1f1b", S, 4, 8, 0, &costs, &x);
+        simulate(&x, &costs);
+        const double makespan = x.forecast.makespan, last = x.forecast.end[9];
+        assert_int_equal(rv_schedule_draws(&x, &costs), 0);
+        assert_int_equal(rv_schedule_expect(&x, costs, &bubble[0]), RV_OK);
+        assert_true(bubble[0] == x.forecast.bubble);
+        costs.scatter = scatter;
+        assert_int_equal(rv_schedule_expect(&x, costs, &bubble[1]), RV_OK);
+        assert_int_equal(rv_schedule_expect(&x, costs, &bubble[2]), RV_OK);
+        assert_true(bubble[1] == bubble[2]);
+        if (S == 1)
+            assert_true(bubble[1] < 1e-12);
+        else
+            assert_true(bubble[1] > bubble[0] + 0.03 && bubble[1] < bubble[0] + 0.12);
+        assert_true(x.forecast.makespan == makespan && x.forecast.end[9] == last);
+        assert_true(x.forecast.bubble == bubble[0]);
+        rv_schedule_finish(&x);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(simulate_random_lists_equal_the_plain_simulator),
@@ -260,6 +322,8 @@ int main(void) {
         cmocka_unit_test(simulate_one_stage_has_no_bubble),
         cmocka_unit_test(simulate_two_streams_peak_by_the_clock),
         cmocka_unit_test(simulate_stage_in_two_lists_runs_by_the_graph),
+        cmocka_unit_test(items_scatter_around_what_they_cost),
+        cmocka_unit_test(expected_bubble_has_the_scatter_in_it),
     };
     return cmocka_run_group_tests_name("pipeline_simulate", tests, NULL, NULL);
 }
