@@ -181,7 +181,7 @@ static rv_status run_init(run *r, const rv_delay_desc *delay, int updates, int s
                      &r->end[k]));
     rv_chunk_shares(r->costs, C, r->share);
     for (int s = 0; s < S; s++) {
-        r->seats[s].order = rv_order_of(delay, S, 1, C, s);
+        r->seats[s].order = rv_order_of(delay, S, 1, C, slots, s);
         int kept = r->seats[s].order.rule.delay + 1;
         if (kept > schedule->kept) schedule->kept = kept;
     }

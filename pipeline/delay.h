@@ -35,6 +35,7 @@ enum { RV_WITH_SGD = 1, RV_WITH_ADAM = 2, RV_WITH_ANY = 7 };
 
 typedef struct rv_delay_shape {
     int stages, chunks, micros, stage; /* micros: of a batch */
+    int slots; /* of an edge, 0: any number; how far a stage may be ahead follows from it, no bit */
 } rv_delay_shape;
 
 /* The constants of one stage. Zeroed: a synchronous one. */

@@ -59,7 +59,8 @@ static double stages_bytes(const rv_setup *setup, double *versions, double *tape
     double bytes = 0;
     if (delayed) *tapes = 0;
     for (int s = 0; s < S; s++) {
-        const rv_delay_shape shape = {S, train->chunks, train->micro_batches, s};
+        const rv_delay_shape shape = {S, train->chunks, train->micro_batches, s,
+                                      setup->config->slots};
         int parts;
         const rv_range part = part_of(setup, S, s, &parts);
         rv_order order = {.chunks = train->chunks, .group = train->micro_batches};

@@ -36,7 +36,7 @@ rv_status rv_oracle_create(const rv_oracle_desc *desc, rv_oracle **out) {
     o->desc = *desc, o->rows = (train->batch + M - 1) / M;
     TRY(rv_alloc((size_t)desc->stages, sizeof *o->stage, "stages", &o->stage));
     for (int s = 0; s < desc->stages; s++) {
-        const rv_delay_shape shape = {desc->stages, C, M, s};
+        const rv_delay_shape shape = {desc->stages, C, M, s, 0};
         const rv_delay_rule rule = rv_delay_rule_of(desc->delay, &shape);
         const rv_range range = rv_net_range(net, desc->first[s], desc->first[s + 1]);
         TRY(rv_weights_init(&o->stage[s], &range, device, train, desc->total_steps, &rule,

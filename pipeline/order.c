@@ -91,9 +91,10 @@ int rv_order_fed(const rv_order *o) {
 
 /* ---- lists ------------------------------------------------------------------------------ */
 
-rv_order rv_order_of(const rv_delay_desc *delay, int stages, int micros, int chunks, int s) {
+rv_order rv_order_of(const rv_delay_desc *delay, int stages, int micros, int chunks, int slots,
+                     int s) {
     rv_delay_desc steady = *delay;
-    const rv_delay_shape shape = {stages, chunks, micros, s};
+    const rv_delay_shape shape = {stages, chunks, micros, s, slots};
     steady.until = 0;
     rv_order order = {
         .rule = rv_delay_rule_of(&steady, &shape), .stage = s, .chunks = chunks, .group = micros};
@@ -101,8 +102,8 @@ rv_order rv_order_of(const rv_delay_desc *delay, int stages, int micros, int chu
     return order;
 }
 
-int rv_schedule_settled(const rv_delay_desc *delay, int stages, int micros, int chunks) {
-    const rv_order order = rv_order_of(delay, stages, micros, chunks, 0);
+int rv_schedule_settled(const rv_delay_desc *delay, int stages, int micros, int chunks, int slots) {
+    const rv_order order = rv_order_of(delay, stages, micros, chunks, slots, 0);
     return 2 * (rv_order_ahead(&order) / micros + 2);
 }
 
@@ -118,7 +119,7 @@ rv_status rv_schedule_endless(const rv_delay_desc *delay, int stages, int micros
     schedule->kept = 1;
     strncpy(schedule->name, delay->mode->row.name, sizeof schedule->name - 1);
     for (int s = 0; s < stages; s++) {
-        rv_order order = rv_order_of(delay, stages, micros, chunks, s);
+        rv_order order = rv_order_of(delay, stages, micros, chunks, slots, s);
         schedule->newest |= !order.rule.stash;
         if (order.rule.delay + 1 > schedule->kept) schedule->kept = order.rule.delay + 1;
         while (rv_order_next(&order, (int64_t)updates * micros, &schedule->items[n]))

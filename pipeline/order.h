@@ -43,15 +43,17 @@ int rv_order_ahead(const rv_order *order);
 /* Updates that should be fed beyond the one awaited next, so that the first stage lacks none. */
 int rv_order_fed(const rv_order *order);
 
-/* Of a stage under `delay`, at its beginning, without phases of no delay. micros: of an update. */
-rv_order rv_order_of(const rv_delay_desc *delay, int stages, int micros, int chunks, int stage);
+/* Of a stage under `delay`, at its beginning, without phases of no delay. micros: of an update;
+ * slots 0: any number. */
+rv_order rv_order_of(const rv_delay_desc *delay, int stages, int micros, int chunks, int slots,
+                     int stage);
 
 /* The lists of `updates` updates under `delay`, with U and versions, not yet simulated. micros: of
  * an update. Phases without delay at start and end are left out: they need no more of anything. */
 RV_CHECKED rv_status rv_schedule_endless(const rv_delay_desc *delay, int stages, int micros,
                                          int chunks, int updates, int slots, rv_schedule *schedule);
 /* Updates after which every stage of a schedule has repeated its order twice. */
-int rv_schedule_settled(const rv_delay_desc *delay, int stages, int micros, int chunks);
+int rv_schedule_settled(const rv_delay_desc *delay, int stages, int micros, int chunks, int slots);
 /* Share of the time in which stage s works between its updates `from` and `to`: end to end, F, B, W
  * and U. The schedule is simulated, each stage on a list of its own. */
 double rv_schedule_busy(const rv_schedule *schedule, int stage, int from, int to);

@@ -203,7 +203,7 @@ static rv_status mix_weigh(mixing *it) {
             double bytes;
             TRY(rv_plan_weigh(s, it->chunks[k], slots, NULL, stage, &bytes));
             if (p == RV_TAPE_KEEP) TRY(floor_of(s, it->chunks[k], NULL, &it->floor[k]));
-            it->base[k] = rv_plan_base_bytes(s, it->chunks[k]);
+            it->base[k] = rv_plan_base_bytes(s, it->chunks[k], slots);
             for (int i = 0; i < s->stages; i++) {
                 rv_part_cost cost;
                 TRY(rv_plan_cost(s, i, it->chunks[k], &cost));

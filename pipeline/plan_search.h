@@ -55,7 +55,7 @@ RV_CHECKED rv_status rv_plan_cost(const rv_plan_search *s, int stage, int chunks
 RV_CHECKED rv_status rv_plan_weigh(const rv_plan_search *s, int chunks, int slots,
                                    const rv_schedule *schedule, rv_plan_stage *stage,
                                    double *bytes);
-double rv_plan_base_bytes(const rv_plan_search *s, int chunks); /* what no stage has */
+double rv_plan_base_bytes(const rv_plan_search *s, int chunks, int slots); /* what no stage has */
 /* More tapes than those of one sequence a stage can hold only in what all together leave of the
  * memory: how many, in chunks. record: bytes of one. */
 int rv_plan_cap(const rv_plan_search *s, int chunks, double left, double record);

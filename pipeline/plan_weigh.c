@@ -153,7 +153,7 @@ static void part_endless(const rv_plan_search *s, int stage, int first, int last
     part->flights = s->micros;
     part->weights = rv_bytes_weights(&range, train, s->desc->cost.isa, NULL);
     if (!s->delay) return;
-    const rv_delay_shape shape = {s->stages, part->chunks, s->micros, stage};
+    const rv_delay_shape shape = {s->stages, part->chunks, s->micros, stage, part->slots};
     const rv_order order = {.rule = rv_delay_rule_of(s->delay, &shape), .chunks = part->chunks};
     part->weights = rv_bytes_weights(&range, train, s->desc->cost.isa, &order.rule);
     part->versions = rv_weights_bytes(&order.rule, &range);
@@ -163,10 +163,10 @@ static void part_endless(const rv_plan_search *s, int stage, int first, int last
 }
 
 /* Batches that the first stage may begin before the last update is awaited. */
-static double batches_bytes(const rv_plan_search *s, int chunks) {
+static double batches_bytes(const rv_plan_search *s, int chunks, int slots) {
     const rv_batch *batch = s->desc->cost.batch;
     if (!s->delay) return 0;
-    const rv_delay_shape shape = {s->stages, chunks, s->micros, 0};
+    const rv_delay_shape shape = {s->stages, chunks, s->micros, 0, slots};
     const rv_order order = {
         .rule = rv_delay_rule_of(s->delay, &shape), .chunks = chunks, .group = s->micros};
     double update = (double)s->desc->cost.train->batch / batch->B;
@@ -192,19 +192,19 @@ static double copy_bytes(const rv_plan_search *s, int chunks) {
            rv_bytes_saving(net, train, versions);
 }
 
-double rv_plan_base_bytes(const rv_plan_search *s, int chunks) {
-    return copy_bytes(s, chunks) + batches_bytes(s, chunks);
+double rv_plan_base_bytes(const rv_plan_search *s, int chunks, int slots) {
+    return copy_bytes(s, chunks) + batches_bytes(s, chunks, slots);
 }
 
 rv_status rv_plan_weigh(const rv_plan_search *s, int chunks, int slots, const rv_schedule *schedule,
                         rv_plan_stage *stage, double *bytes) {
     rv_status status = RV_OK;
     rv_plan_unit unit;
-    *bytes = rv_plan_base_bytes(s, chunks);
+    *bytes = rv_plan_base_bytes(s, chunks, slots);
     for (int i = 0; i < s->stages; i++) {
         rv_plan_stage own = {0}, *to = stage ? &stage[i] : &own;
         piece part = {.chunks = chunks,
-                      .slots = rv_schedule_slots(slots, s->micros * chunks),
+                      .slots = s->delay ? slots : rv_schedule_slots(slots, s->micros * chunks),
                       .scratch = rv_plan_cost_at(s->points, i, chunks).scratch_bytes,
                       .records = schedule ? schedule->forecast.peak[i] : chunks};
         if (schedule) part.list = rv_schedule_list(schedule, i, &part.count);
@@ -247,7 +247,7 @@ rv_status rv_plan_adopt(rv_plan_search *s, rv_plan *plan) {
     const rv_schedule *schedule = &plan->schedule;
     plan->chunks = schedule->chunks;
     plan->copy = copy_bytes(s, plan->chunks);
-    plan->batches = batches_bytes(s, plan->chunks);
+    plan->batches = batches_bytes(s, plan->chunks, schedule->slots);
     for (int i = 0; i < plan->stages; i++)
         TRY(rv_plan_cost(s, i, plan->chunks, &plan->stage[i].cost));
     TRY(rv_plan_weigh(s, plan->chunks, schedule->slots, schedule, plan->stage, &plan->bytes));

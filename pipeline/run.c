@@ -290,7 +290,8 @@ static rv_status stage_open(rv_pipeline *p, int s) {
                                &w->device);
     if (p->pinned) rv_host_unpin(&before);
     if (status) goto out;
-    const rv_delay_shape shape = {p->stages, desc->train->chunks, desc->train->micro_batches, s};
+    const rv_delay_shape shape = {p->stages, desc->train->chunks, desc->train->micro_batches, s,
+                                  desc->schedule->slots};
     const rv_stage_desc stage = {
         .index = s,
         .stages = p->stages,

@@ -9,8 +9,8 @@
 #include "pipeline/run_inside.h"
 
 static int ahead_of(const rv_pipeline *p) {
-    const rv_delay_shape shape = {p->stages, p->desc.train->chunks, p->desc.train->micro_batches,
-                                  0};
+    const rv_delay_shape shape = {p->stages, p->desc.train->chunks, p->desc.train->micro_batches, 0,
+                                  p->desc.schedule->slots};
     const rv_order order = {.rule = rv_delay_rule_of(p->desc.delay, &shape),
                             .chunks = shape.chunks,
                             .group = shape.micros};

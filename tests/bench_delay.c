@@ -54,7 +54,7 @@ static void weights_open(set *s, const rv_net *net, const rv_device *device, rv_
     MUST(rv_delay_check(&desc, train));
     rv_delay_train(&desc, train);
     for (int k = 0; k < STAGES; k++) {
-        const rv_delay_shape shape = {STAGES, train->chunks, train->micro_batches, k};
+        const rv_delay_shape shape = {STAGES, train->chunks, train->micro_batches, k, 0};
         const rv_delay_rule rule = rv_delay_rule_of(&desc, &shape);
         int layers = net->layer_count;
         const rv_range range =

@@ -62,9 +62,10 @@ static inline void flow_open(flow *t, const pipe_net *net, const rv_delay_desc *
     const rv_costs costs = {.f = one, .b = one, .w = one};
     flow_begin(t, net, delay, way);
     pipe_cut(&t->s, way, t->first);
-    OK(rv_schedule_endless(&t->delay, way->stages, way->micros, way->chunks,
-                           rv_schedule_settled(&t->delay, way->stages, way->micros, way->chunks),
-                           way->slots, &t->schedule));
+    OK(rv_schedule_endless(
+        &t->delay, way->stages, way->micros, way->chunks,
+        rv_schedule_settled(&t->delay, way->stages, way->micros, way->chunks, way->slots),
+        way->slots, &t->schedule));
     pipe_simulate(&t->schedule, &costs);
     flow_join(t, way, way->stages, NULL);
 }

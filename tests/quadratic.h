@@ -85,7 +85,7 @@ static inline bool quadratic_holds(const quadratic_row *row, const rv_device *de
         .input = {1, {1}}, .steps = 1, .layer_count = 1, .layers = &layer};
     rv_train_desc train = {.batch = 1, .micro_batches = 1, .chunks = 1};
     rv_delay_desc desc = {0};
-    const rv_delay_shape shape = {row->delay + 1, 1, 1, 0};
+    const rv_delay_shape shape = {row->delay + 1, 1, 1, 0, 0};
     rv_net *net = NULL;
     bool ok = false;
     train.optimizer = (rv_choice){rv_table_find(rv_optimizer_table(), "sgd"), values};

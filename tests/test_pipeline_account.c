@@ -15,7 +15,8 @@ static void same(const char *what, const char *where, int64_t want, int64_t got)
 /* By the numbers of the rule alone. */
 static void rule_check(const trial *t, const rv_stage *stage, const char *where) {
     const rv_account *got = &stage->account;
-    const rv_delay_shape shape = {t->way.stages, t->way.chunks, t->way.micros, stage->desc.index};
+    const rv_delay_shape shape = {t->way.stages, t->way.chunks, t->way.micros, stage->desc.index,
+                                  t->way.slots};
     const rv_delay_rule rule = rv_delay_rule_of(&t->delay, &shape);
     int64_t forward[32] = {0}, backward[32] = {0}, passes = t->way.micros * t->way.chunks;
     assert_int_equal(got->most, rule.delay + 1);

@@ -343,7 +343,7 @@ static void plan_has_a_stage_for_every_block(void **state) {
     assert_contains(out_text, "slots per edge, 2 workers\n");
     static const char *const first[] = {"a", "b", "c", "out"};
     assert_int_equal(RUN("plan", "plan.yaml", "--json", "--stages", "2", "--set",
-                         "pipeline.cuts=[]", "--profile", profile_put(first, 4, 0.5)),
+                         "pipeline.cuts=[]", "--profile", profile_put(first, 4, 0.5, 0)),
                      0);
     json_t *plan = parse_out();
     assert_int_equal(json_integer_value(json_object_get(plan, "workers")), 2);

@@ -10,11 +10,11 @@
 
 /* ---- plans of given costs ---------------------------------------------------------------- */
 
-static const char *profile_of(const rv_net *net, double spread) {
+static const char *profile_of(const rv_net *net, double spread, double scatter) {
     const char *first[SMALL_LAYERS];
     for (int i = 0; i < net->block_count; i++)
         first[i] = rv_net_layer_name(net, net->block_first[i]);
-    return profile_put(first, net->block_count, spread);
+    return profile_put(first, net->block_count, spread, scatter);
 }
 
 static rv_plan_desc plan_desc(trial *t, double spread) {
@@ -27,7 +27,7 @@ static rv_plan_desc plan_desc(trial *t, double spread) {
                                    .threads = 1},
                           .stages = t->way.stages,
                           .slots = t->way.slots,
-                          .profile = profile_of(t->s.net, spread),
+                          .profile = profile_of(t->s.net, spread, 0),
                           .delay = &t->delay};
 }
 
@@ -151,6 +151,46 @@ static void rate_is_that_of_a_long_run_with_the_fewest_slots(void **state) {
             small_finish(&t.s);
         }
     assert_true(more > 5);
+}
+
+/* Five blocks of which the first costs as much as two others, so that two stages are balanced. */
+static const char *even_profile(const rv_net *net, double scatter) {
+    static const char *const keys[] = {"f_ms", "b_ms", "w_ms", "u_ms"};
+    const char *path = profile_of(net, 0, scatter);
+    json_t *root = json_load_file(path, 0, NULL);
+    json_t *point = json_array_get(json_object_get(root, "points"), 0);
+    json_t *block = json_array_get(json_object_get(point, "blocks"), 0);
+    for (int k = 0; k < 4; k++)
+        json_real_set(json_object_get(block, keys[k]),
+                      2 * json_real_value(json_object_get(block, keys[k])));
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+    return path;
+}
+
+/* As few slots as keep stages busy: more of them where items scatter. */
+static void slots_are_more_where_items_scatter(void **state) {
+    (void)state;
+    trial t = {.way = {.stages = 2, .micros = 1, .chunks = 7}};
+    double expected[2];
+    int slots[2];
+    trial_open(&t, 0); /* pb */
+    rv_plan_desc desc = plan_desc(&t, 0);
+    for (int n = 0; n < 2; n++) {
+        rv_plan plan;
+        desc.profile = even_profile(t.s.net, 0.25 * n);
+        OK(rv_plan_make(&desc, &plan));
+        assert_true(n ? plan.expected > plan.bubble : plan.expected == plan.bubble);
+        expected[n] = plan.expected, slots[n] = plan.schedule.slots;
+        rv_plan_finish(&plan);
+        if (n == 0) continue;
+        desc.slots = 2;
+        OK(rv_plan_make(&desc, &plan));
+        assert_true(plan.expected > expected[n] + 0.01);
+        rv_plan_finish(&plan);
+    }
+    assert_true(slots[0] == 2 && slots[1] > 2);
+    small_finish(&t.s);
 }
 
 /* Fewer slots, then other cuts, then nothing. */
@@ -345,6 +385,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_foretells_what_stages_do),
         cmocka_unit_test(rate_is_that_of_a_long_run_with_the_fewest_slots),
+        cmocka_unit_test(slots_are_more_where_items_scatter),
         cmocka_unit_test(memory_of_versions_is_kept_within_the_limit),
         cmocka_unit_test(delayed_plans_are_shown),
         cmocka_unit_test(too_few_micro_batches_of_2bw_are_told),
