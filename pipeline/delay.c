@@ -41,12 +41,12 @@ static int delay_xpipe(const rv_delay_shape *shape) {
  * forward of an update waits for the one `delay` before to be made, so whoever is ahead by more
  * than that runs in bursts, between which others run empty; half an update, shared by the stages
  * below, does no harm. By simulation of equal stages, two to eight with one to nine chunks: none
- * has a gap; two stages whose items scatter by a fifth are busy 0.989 with four slots; two of pb
- * with eight chunks and a scatter of 0.23, as on a shared machine, 0.952 with two slots, 0.978 with
- * three and 0.985 with four. */
+ * has a gap; two of pb with eight chunks whose items scatter by 0.23, as on a shared machine, are
+ * busy 0.952 with two slots, 0.978 with three, 0.985 with four and 0.991 with eight. On bench_pipe
+ * there, where items are slow for a while: 0.949 and 0.964 with two, 0.967 and 0.979 with four. */
 static int gap_of(const rv_delay_shape *shape, int group,
                   int (*delay)(const rv_delay_shape *shape)) {
-    enum { AHEAD = 4 };
+    enum { AHEAD = 8 };
     const int update = group * shape->chunks;
     int gap = shape->slots > 0 && shape->slots < AHEAD ? shape->slots : AHEAD;
     rv_delay_shape at = *shape;

@@ -16,10 +16,10 @@ typedef struct trial {
     rv_plan_search *search;
     const rv_delay_desc *delay;
     int chunks;
-    int from, to, updates;   /* the pipe is full from `from` on; looked at until `to`; simulated */
-    rv_schedule schedule;    /* the one tried last */
-    double period, expected; /* of an update; where items scatter: mean over the draws */
-    rv_ranks ranks;          /* the same, of a mode of blocks */
+    int from, to, updates; /* the pipe is full from `from` on; looked at until `to`; simulated */
+    rv_schedule schedule;  /* the one tried last */
+    double period, judged; /* of an update; the same by which slots are chosen */
+    rv_ranks ranks;        /* the same, of a mode of blocks */
 } trial;
 
 static trial trial_of(rv_plan_search *s, const rv_delay_desc *delay, int chunks) {
@@ -49,28 +49,58 @@ static double period_of(const trial *t) {
            (t->to - t->from);
 }
 
+/* Mean over the draws; 0: items do not scatter. */
+static rv_status period_drawn(trial *t, rv_costs costs, double *period) {
+    rv_status status = RV_OK;
+    const int draws = rv_schedule_draws(&t->schedule, &costs);
+    *period = 0;
+    for (int n = draws; n > 0; n--) {
+        costs.draw = (uint32_t)n;
+        TRY(rv_schedule_simulate(&t->schedule, &costs, NULL));
+        *period += period_of(t) / draws;
+    }
+out:
+    return status;
+}
+
+/* What a measurement does not tell: stages that are nearly as busy as the busiest may be as busy in
+ * the run, and items scatter more than in a quiet moment. Changes the costs that the search holds.
+ */
+static void stages_level(rv_plan_search *s) {
+    static const double off = 1.05, least = 0.1;
+    double most = 0;
+    for (int i = 0; i < s->stages; i++)
+        most = fmax(most, s->micros * (s->f[i] + s->b[i] + s->w[i]) + s->u[i]);
+    for (int i = 0; i < s->stages; i++) {
+        const double own = s->micros * (s->f[i] + s->b[i] + s->w[i]) + s->u[i];
+        const double lift = fmin(off, most / own);
+        s->f[i] *= lift, s->b[i] *= lift, s->w[i] *= lift, s->u[i] *= lift;
+        for (int k = RV_WORK_F; k <= RV_WORK_W; k++)
+            s->once[k][i] *= lift;
+        if (s->scatter[i] > 0) s->scatter[i] = fmax(least, s->scatter[i]);
+    }
+}
+
+/* Where items scatter slots are judged by level stages, for then they count most. */
 static rv_status try_slots(trial *t, int slots) {
     rv_status status = RV_OK;
     rv_plan_search *s = t->search;
     rv_costs costs;
     rv_schedule_finish(&t->schedule);
     TRY(rv_plan_costs(s, t->chunks, &costs));
-    t->expected = 0;
+    t->judged = 0;
     if (t->delay->mode->blocks) {
         TRY(try_blocks(t, &costs, slots));
-        t->expected = t->period = period_of(t);
-        goto out;
-    }
-    TRY(rv_schedule_endless(t->delay, s->stages, s->micros, t->chunks, t->updates, slots,
-                            &t->schedule));
-    const int draws = rv_schedule_draws(&t->schedule, &costs);
-    for (int n = draws; n >= 0; n--) { /* at last without scatter: that stays */
-        costs.draw = (uint32_t)n;
+    } else {
+        TRY(rv_schedule_endless(t->delay, s->stages, s->micros, t->chunks, t->updates, slots,
+                                &t->schedule));
+        stages_level(s);
+        TRY(period_drawn(t, costs, &t->judged));
+        TRY(rv_plan_costs(s, t->chunks, &costs));
         TRY(rv_schedule_simulate(&t->schedule, &costs, NULL));
-        t->period = period_of(t);
-        if (n > 0) t->expected += t->period / draws;
     }
-    if (draws == 0) t->expected = t->period;
+    t->period = period_of(t);
+    if (t->judged <= 0) t->judged = t->period;
 out:
     return status;
 }
@@ -79,7 +109,7 @@ out:
  * may wait for each other. */
 static rv_status are_enough(trial *t, int slots, double period, bool *enough) {
     const rv_status status = try_slots(t, slots);
-    *enough = status == RV_OK && t->expected <= period;
+    *enough = status == RV_OK && t->judged <= period;
     return status == RV_CONFIG ? RV_OK : status;
 }
 
@@ -89,7 +119,7 @@ static rv_status fewest_slots(trial *t) {
     int low = 0, high = 1;
     bool enough = false;
     TRY(try_slots(t, 0));
-    const double period = t->expected * (1 + (t->expected != t->period ? close_mean : close));
+    const double period = t->judged * (1 + (t->judged != t->period ? close_mean : close));
     for (;; low = high, high *= 2) {
         TRY(are_enough(t, high, period, &enough));
         if (enough) break;
@@ -156,7 +186,13 @@ out:
 
 static rv_status tell(trial *t, rv_plan *plan) {
     rv_status status = RV_OK;
-    double work = 0;
+    double work = 0, drawn = 0;
+    rv_costs costs;
+    if (!t->delay->mode->blocks) {
+        TRY(rv_plan_costs(t->search, t->chunks, &costs));
+        TRY(period_drawn(t, costs, &drawn));
+        TRY(rv_schedule_simulate(&t->schedule, &costs, NULL));
+    }
     plan->schedule = t->schedule;
     t->schedule = (rv_schedule){0};
     plan->ranks = t->ranks;
@@ -170,7 +206,7 @@ static rv_status tell(trial *t, rv_plan *plan) {
         TRY(stage_tell(t, plan, s));
     }
     plan->bubble = t->period > 0 ? rv_idle_share(work, plan->workers * t->period) : 0;
-    plan->expected = t->expected > 0 ? rv_idle_share(work, plan->workers * t->expected) : 0;
+    plan->expected = drawn > 0 ? rv_idle_share(work, plan->workers * drawn) : plan->bubble;
     picture_choose(t, plan);
     int group = rv_group_2bw(plan->stages, plan->chunks);
     bool always_one = t->delay->mode->batch && t->delay->mode->stash;

@@ -32,7 +32,7 @@ static void delays_are_those_published(void **state) {
             }
 }
 
-/* A stage is ahead of the next by as many chunks as there are slots, four at most, where versions
+/* A stage is ahead of the next by as many chunks as there are slots, eight at most, where versions
  * let all stages. */
 static void leads_follow_slots_and_versions(void **state) {
     (void)state;
@@ -41,15 +41,15 @@ static void leads_follow_slots_and_versions(void **state) {
         int S, C, M, slots, lead[4];
     } cases[] = {
         {"pb", 2, 8, 1, 1, {8, 7}},           {"pb", 2, 8, 1, 3, {10, 7}},
-        {"pb", 2, 8, 1, 4, {11, 7}},          {"pb", 2, 8, 1, 9, {11, 7}},
-        {"pb", 2, 8, 1, 0, {11, 7}},          {"pb", 3, 4, 1, 0, {7, 5, 3}},
+        {"pb", 2, 8, 1, 4, {11, 7}},          {"pb", 2, 8, 1, 9, {15, 7}},
+        {"pb", 2, 8, 1, 0, {15, 7}},          {"pb", 3, 4, 1, 0, {7, 5, 3}},
         {"pb", 3, 1, 1, 4, {4, 2, 0}},        {"stale", 2, 8, 1, 1, {8, 7}},
         {"stale", 2, 8, 1, 2, {9, 7}},        {"stale", 2, 8, 1, 0, {11, 7}},
         {"stale", 2, 1, 1, 0, {1, 0}},        {"stale", 4, 2, 1, 0, {4, 3, 2, 1}},
         {"pipedream", 4, 1, 1, 0, {3, 2, 1}}, {"ddg", 3, 4, 1, 0, {7, 5, 3}},
         {"2bw", 4, 1, 1, 0, {3, 2, 1, 0}},    {"2bw", 4, 1, 4, 2, {3, 2, 1, 0}},
         {"2bw", 4, 2, 4, 0, {7, 5, 3, 1}},    {"xpipe", 4, 1, 4, 0, {3, 2, 1, 0}},
-        {"xpipe", 2, 8, 4, 0, {11, 7}},       {"spikepipe", 3, 4, 1, 9, {7, 5, 3}},
+        {"xpipe", 2, 8, 4, 0, {15, 7}},       {"spikepipe", 3, 4, 1, 9, {7, 5, 3}},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
         for (int s = 0; s < cases[k].S; s++) {

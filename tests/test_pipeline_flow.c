@@ -127,7 +127,7 @@ static void equal_stages_are_always_busy(void **state) {
     for (int k = 0; k < MODES; k++)
         for (int stages = 2; stages <= FLOW_STAGES; stages++)
             for (int chunks = 1; chunks <= 8; chunks++)
-                for (int slots = 2; slots <= 4; slots++) {
+                for (int slots = 2; slots <= 8; slots += slots > 3 ? 4 : 1) {
                     const rv_delay_desc delay = desc_of(modes[k].words);
                     if (delay.mode->batch && modes[k].micros * chunks < stages + chunks - 2)
                         continue;
