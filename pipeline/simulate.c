@@ -390,7 +390,7 @@ out:
 /* ---- items that scatter ----------------------------------------------------------------- */
 
 int rv_schedule_draws(const rv_schedule *schedule, const rv_costs *costs) {
-    enum { ITEMS = 1000000, MOST = 16 };
+    enum { ITEMS = 200000, MOST = 16 };
     const int count = rv_schedule_count(schedule), most = ITEMS / (count > 0 ? count : 1);
     for (int s = 0; costs->scatter && s < schedule->stages; s++)
         if (costs->scatter[s] > 0) return most < 1 ? 1 : most < MOST ? most : MOST;
